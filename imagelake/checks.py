@@ -1,0 +1,53 @@
+"""Rules of sql/checks: each file is one statement that returns the offending rows, none where the rule holds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from imagelake import logs, views
+from imagelake.config import Config
+from imagelake.errors import GateError
+from imagelake.paths import SQL
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Check:
+    """`rule` is the sentence that must hold; severity "error" stops the run, "warning" is logged."""
+
+    name: str
+    rule: str
+    severity: str
+    sql: str
+
+
+def load(name: str) -> Check:
+    text = (SQL / "checks" / f"{name}.sql").read_text(encoding="utf-8")
+    header = dict(re.findall(r"^-- (rule|severity): (.+)$", text, re.MULTILINE))
+    return Check(name, header["rule"], header["severity"], text)
+
+
+def names() -> list[str]:
+    return sorted(Path(path).stem for path in (SQL / "checks").glob("*.sql"))
+
+
+def enforce(spark: SparkSession, cfg: Config, check_names: Sequence[str]) -> None:
+    """Run the checks; raises GateError that names the first broken rule and its first offending rows."""
+    views.register(spark, cfg)
+    for check in map(load, check_names):
+        offending = spark.sql(check.sql).limit(SHOWN + 1).collect()
+        if not offending:
+            continue
+        shown = "\n".join(f"  {row.asDict()}" for row in offending[:SHOWN]) + ("\n  …" if len(offending) > SHOWN else "")
+        message = f"check {check.name}: broken rule: {check.rule}\n{shown}\nAll of them: imagelake sql --file sql/checks/{check.name}.sql"
+        if check.severity == "error":
+            raise GateError(message)
+        logs.logger().warning(message, check=check.name)

@@ -1,0 +1,193 @@
+"""The command line: `imagelake run`, one command a stage, `sql`, `report`, `doctor`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from imagelake import __version__, ledger, runner, session
+from imagelake.config import Config
+from imagelake.errors import ConfigError
+from imagelake.stages import STAGES, Stage, stage
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help=__doc__, pretty_exceptions_enable=False)
+
+ConfigFiles = Annotated[list[Path] | None, typer.Option("--config", metavar="FILE", help="YAML over conf/base.yaml; may be repeated.")]
+Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one key; may be repeated.")]
+Sources = Annotated[Path | None, typer.Option("--sources", metavar="FILE", help="The sources.yaml to ingest.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")]
+
+
+def main() -> None:
+    app()
+
+
+def _config(files: list[Path] | None, overrides: list[str] | None, sources: Path | None = None) -> Config:
+    return runner.load_config(files or [], overrides or [], None if sources is None else str(sources))
+
+
+def _exit(action: Callable[[], int]) -> None:
+    raise typer.Exit(runner.guarded(action))
+
+
+@app.command()
+def run(sources: Sources = None, config: ConfigFiles = None, set_: Overrides = None, dry_run: DryRun = False) -> None:
+    """Run every stage, from sources to a verified corpus. A repeat does only what is new."""
+    _exit(lambda: _run(_config(config, set_, sources), dry_run))
+
+
+def _run(cfg: Config, dry_run: bool) -> int:
+    if cfg.sources is None:
+        raise ConfigError("sources: no sources file given; use --sources sources.yaml")
+    if dry_run:
+        _print_plan(cfg)
+        return 0
+    from imagelake.sources import list_files, load_sources
+
+    for spec in load_sources(Path(cfg.sources)):  # what is wrong with the sources is said before Spark starts
+        list_files(spec)
+    table = Table("stage", "in", "kept", "out", "seconds", "per second")
+    spark = session.build(cfg.spark)
+    try:
+        for step in STAGES:
+            started = time.monotonic()
+            result = runner.execute(step, cfg, spark)
+            seconds = time.monotonic() - started
+            if result.nothing_to_do:
+                table.add_row(step.name, "–", "–", "nothing to do", f"{seconds:.1f}", "–")
+                continue
+            out = ", ".join(f"{reason} {count}" for reason, count in sorted(result.rejected.items())) or "–"
+            rate = f"{result.rows_in / seconds:,.0f}"
+            table.add_row(step.name, str(result.rows_in), str(result.kept), out, f"{seconds:.1f}", rate)
+    finally:
+        spark.stop()
+    Console(file=sys.stdout).print(table)
+    print(f"corpus: {cfg.corpus.root}")
+    return 0
+
+
+def _print_plan(cfg: Config) -> None:
+    from imagelake.sources import list_files, load_sources
+
+    console = Console(file=sys.stdout)
+    assert cfg.sources is not None
+    sources = Table("source", "format", "files", "bytes", title=f"sources of {cfg.sources}")
+    for spec in load_sources(Path(cfg.sources)):
+        files = list_files(spec)
+        sources.add_row(spec.name, spec.format, str(len(files)), f"{sum(file.size for file in files):,}")
+    console.print(sources)
+    stages = Table("stage", "does", "last good run", title=f"lake {cfg.lake.root}, corpus {cfg.corpus.root}, config {cfg.digest()}")
+    for step in STAGES:
+        last = ledger.last_good(Path(cfg.lake.root), step.name)
+        stages.add_row(step.name, step.summary, last["started_at"] if last else "never")
+    console.print(stages)
+
+
+def _stage_command(step: Stage) -> None:
+    def command(config: ConfigFiles = None, set_: Overrides = None, sources: Sources = None) -> None:
+        _exit(lambda: runner.exit_code(runner.execute(step, _config(config, set_, sources))))
+
+    command.__doc__ = step.summary
+    app.command(step.name)(command)
+
+
+for _step in STAGES:
+    if _step.name != "verify":
+        _stage_command(_step)
+
+
+@app.command()
+def verify(
+    corpus: Annotated[Path | None, typer.Argument(help="The corpus; default: corpus.root of the configuration.")] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    config: ConfigFiles = None,
+    set_: Overrides = None,
+) -> None:
+    """Read every shard of a corpus back, as the trainer would. Exit 3 when something is off."""
+    _exit(lambda: _verify(corpus, json_, config, set_))
+
+
+def _verify(corpus: Path | None, as_json: bool, files: list[Path] | None, overrides: list[str] | None) -> int:
+    import importlib
+
+    cfg = _config(files, overrides)
+    root = corpus if corpus is not None else Path(cfg.corpus.root)
+    job = importlib.import_module(stage("verify").module)
+    report = job.check_corpus(root, workers=cfg.verify.workers)
+    print(report.to_json() if as_json else report.to_text())
+    return int(report.exit_code)
+
+
+@app.command()
+def sql(
+    statement: Annotated[str | None, typer.Argument(help="One SQL statement over the views.")] = None,
+    file: Annotated[Path | None, typer.Option("--file", help="A file with one statement, for example sql/reports/funnel.sql.")] = None,
+    format_: Annotated[str, typer.Option("--format", help="table, csv or json")] = "table",
+    config: ConfigFiles = None,
+    set_: Overrides = None,
+) -> None:
+    """Ask all tables: samples, source_files, rejects, duplicates, curated, runs, corpus_rows."""
+    _exit(lambda: _sql(statement, file, format_, _config(config, set_)))
+
+
+def _sql(statement: str | None, file: Path | None, format_: str, cfg: Config) -> int:
+    from imagelake import query
+
+    if (statement is None) == (file is None):
+        raise ConfigError("sql: give either a statement or --file")
+    if file is not None and not file.is_file():
+        raise ConfigError(f"sql: {file} does not exist")
+    text = statement if file is None else file.read_text(encoding="utf-8")
+    spark = session.build(cfg.spark)
+    try:
+        query.show(query.ask(spark, cfg, text or ""), format_, sys.stdout)
+    finally:
+        spark.stop()
+    return 0
+
+
+@app.command()
+def report(
+    output: Annotated[Path, typer.Argument(help="The HTML file to write.")] = Path("build/report.html"),
+    config: ConfigFiles = None,
+    set_: Overrides = None,
+) -> None:
+    """Write one HTML page: the funnel, the duplicates, the buckets, and what was kept and rejected, with pictures."""
+    _exit(lambda: _report(output, _config(config, set_)))
+
+
+def _report(output: Path, cfg: Config) -> int:
+    from imagelake import gather
+
+    spark = session.build(cfg.spark)
+    try:
+        gather.write_report(spark, cfg, output)
+    finally:
+        spark.stop()
+    print(output)
+    return 0
+
+
+@app.command()
+def doctor(config: ConfigFiles = None, set_: Overrides = None) -> None:
+    """Say what works on this machine and what doesn't, with what to do about it."""
+    from imagelake import diagnose
+
+    _exit(lambda: diagnose.report(_config(config, set_)))
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    print(__version__)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,214 @@
+"""Opens a corpus for training: one mosaicml-streaming stream per bucket, mixed by weights. Needs neither Spark nor Lance.
+
+dataset = CorpusDataset("corpus", weights={"512": 0.3, "1024": 0.7}, batch_size=32)
+loader = torch.utils.data.DataLoader(dataset, batch_size=32, num_workers=8, collate_fn=list)
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from streaming import Stream, StreamingDataset
+from streaming.base.constant import SHM_TO_CLEAN
+from streaming.base.format import Reader
+from streaming.base.format.mds import MDSReader
+from streaming.base.world import World
+
+from imagelake import corpus, mds
+from imagelake.corpus import Release
+from imagelake.errors import ConfigError, ImagelakeError
+
+SHUFFLE_SEED = 9176
+PURE_BATCHING = ("per_stream", "device_per_stream")
+# A block of shared memory that nobody maps and that is older than this was left by a process that was killed.
+STALE_AFTER_SECONDS = 60.0
+
+_SHARED_MEMORY = Path("/dev/shm")
+_PROCESSES = Path("/proc")
+_BLOCK = re.compile(r"\d{6}_(?:" + "|".join(map(re.escape, SHM_TO_CLEAN)) + ")")
+
+
+class CorpusStream(Stream):
+    """One bucket of a corpus.
+
+    What a trainer may see of a shard is decided here, in `get_shards`, below partitioning: a shard that shows fewer samples makes a smaller
+    sample space, which is then divided evenly over ranks. Dropping samples later would give ranks unequal counts.
+    """
+
+    def __init__(self, *, bucket: str, decode_images: bool = True, **options: Any) -> None:
+        super().__init__(**options)
+        self.bucket = bucket
+        self.decode_images = decode_images
+
+    def get_shards(self, world: World, allow_unsafe_types: bool) -> list[Reader]:
+        """The readers of this bucket's shards, in the index's order. Skip lists would be applied to them here."""
+        shards = super().get_shards(world, allow_unsafe_types)
+        if not self.decode_images:
+            for shard in shards:
+                if isinstance(shard, MDSReader):
+                    shard.column_encodings = ["bytes" if name == "jpeg" else name for name in shard.column_encodings]
+        return shards
+
+
+class CorpusDataset(StreamingDataset):
+    """The samples of a corpus as dicts: `image` a PIL image (bytes of a JPEG with decode_images=False), the other columns as stored.
+
+    root: the corpus folder. tiers: which ones, default all.
+    weights: share of each tier ("512") or bucket ("512/1.000") in an epoch, any positive scale; a tier's share is divided over its buckets
+        by their samples. Every selected bucket must be covered; weight 0 leaves it out. Default: in proportion to the samples.
+    batch_size: samples per rank, the same as the DataLoader's.
+    epoch_size: samples an epoch over all ranks; default as many as the selected buckets hold. Without weights and epoch_size each sample
+        is seen once an epoch (where ranks do not divide the samples, a few are repeated to even them out).
+    batching_method: "random" mixes buckets within a batch and works with any corpus. "per_stream" (all ranks the same bucket) and
+        "device_per_stream" give batches of one bucket, thus of one image size; they leave out what does not fill a last batch of a bucket,
+        and need at least one batch in each bucket.
+    cache: folder for copies of the shards, for a corpus on slow storage; cache_limit (bytes, or "200gb") is its size. Without a cache
+        there is no limit to set: upstream would delete the corpus itself to stay below it.
+    clean_shared_memory: remove what killed trainers of this user left in /dev/shm. Turn off where containers share /dev/shm but do not
+        see each other's processes.
+    Other keywords are StreamingDataset's. Raises ConfigError for what is not a corpus, and for arguments that do not fit it.
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        *,
+        batch_size: int,
+        tiers: Sequence[int] | None = None,
+        weights: Mapping[str, float] | None = None,
+        epoch_size: int | None = None,
+        shuffle: bool = True,
+        shuffle_seed: int = SHUFFLE_SEED,
+        batching_method: str = "random",
+        num_canonical_nodes: int | None = None,
+        decode_images: bool = True,
+        cache: str | Path | None = None,
+        cache_limit: int | str | None = None,
+        clean_shared_memory: bool = True,
+        **options: Any,
+    ) -> None:
+        if cache_limit is not None and cache is None:
+            raise ConfigError("cache_limit without cache would delete shards of the corpus itself: give a cache folder too")
+        root = Path(root)
+        self.release = corpus.read_release(root)
+        shares = select(self.release, tiers, weights)
+        streams = [_stream(root, name, None if weights is None else share, decode_images, cache) for name, share in shares.items()]
+        if clean_shared_memory and World.detect().is_local_leader:
+            remove_stale_shared_memory()
+        super().__init__(streams=streams, batch_size=batch_size, epoch_size=epoch_size, shuffle=shuffle,
+                         shuffle_seed=shuffle_seed, batching_method=batching_method, cache_limit=cache_limit,
+                         num_canonical_nodes=num_canonical_nodes, **options)  # fmt: skip
+        if batching_method in PURE_BATCHING:
+            self._require_full_batches(batch_size, batching_method)
+
+    def _require_full_batches(self, batch_size: int, batching_method: str) -> None:
+        """Upstream fails for a bucket below one batch, in the middle of the first epoch; fail now, and name it."""
+        world = self._parallel_rank_world
+        needed = batch_size * (world.num_ranks if batching_method == "per_stream" else world.num_nodes)
+        small = [f"{s.bucket} ({s.choose})" for s in self.streams if isinstance(s, CorpusStream) and s.choose < needed]
+        if small:
+            raise ConfigError(
+                f"batching_method {batching_method!r} needs {needed} samples an epoch from each bucket; too few: {', '.join(small)}. "
+                'Lower batch_size, leave these buckets out (weight 0), or use "random"'
+            )
+
+    def on_exception(self, future: Future[None]) -> None:
+        """Remember why a background thread failed, for __iter__."""
+        error = future.exception()
+        if error is not None:
+            self._failure = error
+        super().on_exception(future)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """The samples of this rank and worker. Raises ImagelakeError when a shard cannot be had: upstream would end the epoch early."""
+        yield from super().__iter__()
+        if hasattr(self, "_event") and self._event.is_set():
+            failure = getattr(self, "_failure", None)
+            raise ImagelakeError(f"the epoch ended early: a shard could not be read: {failure}") from failure
+
+
+def select(release: Release, tiers: Sequence[int] | None, weights: Mapping[str, float] | None) -> dict[str, float]:
+    """Bucket name -> its share of an epoch (shares sum to 1), in the release's order; empty buckets and those of weight 0 are left out.
+
+    Raises ConfigError for a tier or a weight that names nothing here, and for weights that are not clear.
+    """
+    present = sorted({corpus.split_bucket(name)[0] for name in release.buckets})
+    unknown = sorted(set(tiers or ()) - set(present))
+    if unknown:
+        raise ConfigError(f"no tier {', '.join(map(str, unknown))} in this corpus; it has {', '.join(map(str, present))}")
+    rows = {
+        name: bucket.rows
+        for name, bucket in release.buckets.items()
+        if bucket.rows and (tiers is None or corpus.split_bucket(name)[0] in tiers)
+    }
+    shares = {name: float(count) for name, count in rows.items()} if weights is None else _weighted(rows, weights)
+    total = sum(shares.values())
+    if not total:
+        raise ConfigError("no samples are selected: the corpus is empty, or every weight is 0")
+    return {name: shares[name] / total for name in rows if shares[name]}
+
+
+def _weighted(rows: Mapping[str, int], weights: Mapping[str, float]) -> dict[str, float]:
+    owner: dict[str, str] = {}
+    for key, weight in weights.items():
+        if not (isinstance(weight, int | float) and math.isfinite(weight) and weight >= 0):
+            raise ConfigError(f"weights[{key!r}] is {weight!r}: a number from 0 up is needed")
+        members = [name for name in rows if key in (name, name.split("/")[0])]
+        if not members:
+            raise ConfigError(f"weights[{key!r}] names no selected tier or bucket; there are {', '.join(rows)}")
+        for name in members:
+            if name in owner:
+                raise ConfigError(f"weights: {name} is weighted twice, by {owner[name]!r} and by {key!r}")
+            owner[name] = key
+    bare = [name for name in rows if name not in owner]
+    if bare:
+        raise ConfigError(f"weights: none for {', '.join(bare)}; give 0 to leave a bucket or a tier out")
+    totals = {key: sum(rows[name] for name in rows if owner[name] == key) for key in weights}
+    return {name: weights[owner[name]] * rows[name] / totals[owner[name]] for name in rows}
+
+
+def _stream(root: Path, name: str, proportion: float | None, decode_images: bool, cache: str | Path | None) -> CorpusStream:
+    folder = corpus.bucket_dir(root, *corpus.split_bucket(name))
+    if not (folder / mds.INDEX).is_file():
+        raise ConfigError(f"{folder}: the release names this bucket, but it has no {mds.INDEX}")
+    place = {"local": str(folder)} if cache is None else {"remote": str(folder), "local": str(Path(cache) / name)}
+    return CorpusStream(bucket=name, decode_images=decode_images, proportion=proportion, **place)
+
+
+def remove_stale_shared_memory(stale_after_seconds: float = STALE_AFTER_SECONDS) -> list[str]:
+    """Remove streaming's blocks in shared memory that this user's killed processes left behind; returns their names.
+
+    A block goes when it is this user's, older than `stale_after_seconds` and mapped by no process. (Upstream's own cleaning takes
+    every block, also those of another trainer that runs.) Does nothing without /dev/shm and /proc.
+    """
+    if not (_SHARED_MEMORY.is_dir() and _PROCESSES.is_dir()):
+        return []
+    mine = _PROCESSES.joinpath("self").stat().st_uid
+    blocks = {}
+    for path in _SHARED_MEMORY.iterdir():
+        try:
+            facts = path.stat()
+        except FileNotFoundError:
+            continue
+        old = time.time() - facts.st_mtime > stale_after_seconds and time.time() - facts.st_ctime > stale_after_seconds
+        if _BLOCK.fullmatch(path.name) and facts.st_uid == mine and old:
+            blocks[str(path)] = path
+    if not blocks:
+        return []
+    for maps in _PROCESSES.glob("[0-9]*/maps"):
+        try:
+            text = maps.read_text(errors="replace")
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            # Gone meanwhile, or another user's, who cannot map a block that only this user may open.
+            continue
+        for line in text.splitlines():
+            blocks.pop(line.partition("/")[1] + line.partition("/")[2], None)
+    for path in blocks.values():
+        path.unlink(missing_ok=True)
+    return sorted(path.name for path in blocks.values())

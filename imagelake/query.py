@@ -1,0 +1,69 @@
+"""One SQL statement over the views, and its result as a table, CSV or JSON lines."""
+
+from __future__ import annotations
+
+import csv
+import json
+from typing import TYPE_CHECKING, Any, TextIO
+
+from rich.console import Console
+from rich.table import Table
+
+from imagelake import views
+from imagelake.config import Config
+from imagelake.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FORMATS = ("table", "csv", "json")
+TABLE_ROWS = 1000
+
+
+def ask(spark: SparkSession, cfg: Config, statement: str) -> DataFrame:
+    """The result of `statement`. Raises ConfigError with Spark's own words when it is not valid."""
+    from pyspark.errors import AnalysisException, ParseException
+
+    views.register(spark, cfg)
+    try:
+        return spark.sql(statement.strip().rstrip(";"))
+    except (AnalysisException, ParseException) as error:
+        raise ConfigError(f"sql: {str(error).split('JVM stacktrace')[0].strip()}\nviews: {', '.join(views.NAMES)}") from error
+
+
+def show(result: DataFrame, format_: str, out: TextIO) -> None:
+    """Write rows to `out`; a table shows the first 1,000, the others all, one at a time."""
+    if format_ not in FORMATS:
+        raise ConfigError(f"sql: unknown format {format_!r}; one of {', '.join(FORMATS)}")
+    if format_ == "table":
+        _show_table(result, out)
+    elif format_ == "csv":
+        writer = csv.writer(out)
+        writer.writerow(result.columns)
+        writer.writerows([_flat(value) for value in row] for row in result.toLocalIterator())
+    else:
+        for row in result.toLocalIterator():
+            out.write(json.dumps(row.asDict(recursive=True), ensure_ascii=False, default=str) + "\n")
+
+
+def _show_table(result: DataFrame, out: TextIO) -> None:
+    rows = result.limit(TABLE_ROWS + 1).collect()
+    table = Table(*result.columns)
+    for row in rows[:TABLE_ROWS]:
+        table.add_row(*(_flat(value) for value in row))
+    console = Console(file=out, markup=False, soft_wrap=False)
+    console.print(table)
+    if len(rows) > TABLE_ROWS:
+        console.print(f"the first {TABLE_ROWS} rows; --format csv gives all")
+
+
+def _flat(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, dict | list):
+        return json.dumps(
+            value,
+            ensure_ascii=False,
+            default=lambda row: row.asDict(recursive=True) if hasattr(row, "asDict") else str(row),
+        )
+    return str(value)

@@ -1,0 +1,103 @@
+"""The one way to a Spark session: local or cluster, Delta and Lance ready, UTC, no network after setup."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from imagelake.errors import ConfigError
+from imagelake.paths import CONF, JAR_DIGESTS, JARS, PROJECT
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from imagelake.config import SparkConfig
+
+# What the stages rely on, whatever a properties file says.
+FIXED = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+def build(cfg: SparkConfig, app_name: str = "imagelake") -> SparkSession:
+    """A session with Delta from .jars/ (checked by sha256) and the `lance` data source.
+
+    Under spark-submit the JVM runs already: its master and jars stay, and `cfg.master` is ignored. Raises ConfigError when a jar is
+    missing or is not the one that was locked.
+    """
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(app_name)
+    for key, value in properties(cfg).items():
+        builder = builder.config(key, value)
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        builder = builder.config("spark.jars", ",".join(map(str, checked_jars())))
+        if cfg.master is not None:
+            builder = builder.master(cfg.master)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    # PySpark logs each failed analysis as a page of JSON, beside the exception that says the same.
+    logging.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)
+    return spark
+
+
+def properties(cfg: SparkConfig) -> dict[str, str]:
+    """Spark properties: the file's, then the configuration's own, then what the stages rely on."""
+    return read_properties(CONF / cfg.properties) | dict(cfg.conf) | FIXED | {"spark.driver.extraJavaOptions": _java_options()}
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """A file of `key value` lines, as spark-submit's --properties-file takes it. Raises ConfigError when it is absent."""
+    if not path.is_file():
+        raise ConfigError(f"spark.properties: {path} does not exist")
+    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+    return {key: value.strip() for key, value in (ln.split(maxsplit=1) for ln in lines if ln and ln[0] != "#")}
+
+
+def checked_jars() -> list[Path]:
+    """The locked jars in .jars/, each checked against requirements/jars.sha256."""
+    jars = []
+    for line in JAR_DIGESTS.read_text(encoding="utf-8").splitlines():
+        expected, name = line.split()
+        path = JARS / Path(name).name
+        if not path.is_file():
+            raise ConfigError(f"{path} is missing: run `make setup`")
+        if hashlib.sha256(path.read_bytes()).hexdigest() != expected:
+            raise ConfigError(f"{path} is not the locked file: remove it and run `make setup`")
+        jars.append(path)
+    return jars
+
+
+def write_spark_defaults() -> Path:
+    """Give plain spark-submit and spark-sql of this environment Delta and the Lance source; returns the file written."""
+    import pyspark
+
+    path = Path(pyspark.__file__).parent / "conf" / "spark-defaults.conf"
+    path.parent.mkdir(exist_ok=True)
+    values = FIXED | {
+        "spark.jars": ",".join(map(str, checked_jars())),
+        "spark.driver.extraJavaOptions": _java_options(),
+        "spark.pyspark.python": sys.executable,
+        "spark.driver.memory": "4g",
+    }
+    path.write_text("".join(f"{key} {value}\n" for key, value in sorted(values.items())), encoding="utf-8")
+    return path
+
+
+def _java_options() -> str:
+    return f"-Dlog4j2.configurationFile={(PROJECT / 'conf/spark/log4j2.properties').as_uri()}"
+
+
+if __name__ == "__main__":
+    print(write_spark_defaults())

@@ -1,0 +1,54 @@
+"""Sources: folders of images, Parquet files with images, WebDataset tars, read as records of bytes and captions.
+
+    specs = load_sources(Path("sources.yaml"))
+    for spec in specs:
+        for unit in plan_units(spec, list_files(spec)):       # a unit's JSON travels to a task
+            for record in read_unit(spec, unit):              # one record a sample or fault, in bounded memory
+                ...
+
+Every sample ends in exactly one record; what is wrong with a source's data is a record with `fault` set, what is
+wrong with its description is a ConfigError. No image is decoded here, nothing is extracted or unpickled, and names
+are only ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import ModuleType
+
+from imagelake.sources import folder, parquet, webdataset
+from imagelake.sources.spec import SourceSpec, load_sources
+from imagelake.sources.units import Record, SourceFile, Unit
+
+__all__ = ["Record", "SourceFile", "SourceSpec", "Unit", "list_files", "load_sources", "plan_units", "read_unit"]
+
+_FORMATS: dict[str, ModuleType] = {"folder": folder, "parquet": parquet, "webdataset": webdataset}
+
+
+def list_files(spec: SourceSpec) -> list[SourceFile]:
+    """The files of a source, sorted by key, each pinned by size and modification time.
+
+    Raises ConfigError that names the file and the key: a path that is not there, a glob without a match, a tar or
+    Parquet file that is none, a column that a file does not have.
+    """
+    files: list[SourceFile] = _FORMATS[spec.format].list_files(spec)
+    return files
+
+
+def plan_units(spec: SourceSpec, files: list[SourceFile], target_bytes: int = 64 << 20) -> list[Unit]:
+    """Pieces of work that together read `files` (all of a source's files, or those that are new) once.
+
+    `target_bytes`: aim for the source bytes of a unit; a tar, a row group and a file are never split. Raises
+    RetryableError when a file changed.
+    """
+    units: list[Unit] = _FORMATS[spec.format].plan_units(spec, files, target_bytes)
+    return units
+
+
+def read_unit(spec: SourceSpec, unit: Unit) -> Iterator[Record]:
+    """The records of a unit, one image in memory at a time (Parquet: one batch of about 32 MiB).
+
+    Raises RetryableError when a file is not the one that was listed: what was read before is then of no known file.
+    """
+    records: Iterator[Record] = _FORMATS[spec.format].read_unit(spec, unit)
+    return records

@@ -1,0 +1,48 @@
+"""SQL views over every table, without bytes: samples, source_files, rejects, duplicates, curated, runs, corpus_rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from imagelake import corpus, delta, tables
+from imagelake.config import Config
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+CORPUS_ROWS = "corpus_rows"
+NAMES = (*(table.name for table in tables.TABLES), CORPUS_ROWS)
+
+
+def register(spark: SparkSession, cfg: Config) -> tuple[str, ...]:
+    """Create the views in `spark` and return their names. A table that does not exist yet is an empty view with its schema."""
+    lake = Path(cfg.lake.root)
+    for table in tables.TABLES:
+        view = _read(spark, lake, table)
+        view.drop(*table.bytes_columns).createOrReplaceTempView(table.name)
+    corpus_rows(spark, Path(cfg.corpus.root)).createOrReplaceTempView(CORPUS_ROWS)
+    return NAMES
+
+
+def _read(spark: SparkSession, lake: Path, table: tables.Table) -> DataFrame:
+    if table.format == "delta":
+        return delta.read(spark, lake, table)
+    path = lake / table.path
+    schema = delta.spark_schema(table)
+    if table.format == "lance" and path.is_dir():
+        return spark.read.format("lance").option("path", str(path)).load()
+    if table.format == "json" and path.is_dir():
+        return spark.read.schema(schema).json(str(path))
+    return spark.createDataFrame([], schema)
+
+
+def corpus_rows(spark: SparkSession, root: Path) -> DataFrame:
+    """Rows of the released exports only: what an interrupted export left is not part of the corpus."""
+    exports = corpus.read_release(root).exports if (root / corpus.RELEASE).is_file() else ()
+    schema = from_arrow_schema(corpus.ROWS_SCHEMA)
+    if not exports:
+        return spark.createDataFrame([], schema)
+    return spark.read.schema(schema).parquet(*(str(corpus.rows_path(root, export_id)) for export_id in exports))

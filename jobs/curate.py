@@ -1,0 +1,212 @@
+"""samples -> curated: upright RGB in its bucket's shape, Lanczos, JPEG encoded once.
+
+The plan is made on columns: which samples survive, their tier and shape, and in which file their bytes lie. A task then reads them straight
+from that file, so that no shuffle carries an image. What is kept no more (a stricter rule, a better copy) is taken out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Set
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+from udfs.decode import Defect
+from udfs.pixels import bucket_jpeg
+
+from imagelake import buckets, delta, progress, tables
+from imagelake import columns as C
+from imagelake.config import Config, CurateConfig, GeometryConfig, digest_of
+from imagelake.errors import ImagelakeError
+from imagelake.ledger import StageResult
+from imagelake.runner import run, unchanged
+
+if TYPE_CHECKING:
+    from pyspark import Accumulator
+
+FILE = "file"
+CARRIED = (C.IMAGE_ID, C.SHA256, C.PHASH, C.SOURCE, C.SOURCE_KEY, C.LICENSE, C.ATTRIBUTION)
+SHAPE = "tier int, bucket_width int, bucket_height int, bucket string"
+RESULT = "fragments string, failures string"
+
+
+def survivors(samples: DataFrame, rejects: DataFrame, duplicates: DataFrame) -> DataFrame:
+    """Readable samples that no rule rejected and that are no duplicate's loser."""
+    out = rejects.select(C.IMAGE_ID).unionByName(duplicates.select(C.IMAGE_ID)).distinct()
+    return samples.where(F.col(C.DEFECT).isNull()).join(out, on=C.IMAGE_ID, how="left_anti")
+
+
+def united_captions(samples: DataFrame, duplicates: DataFrame, max_captions: int) -> DataFrame:
+    """One row per keeper or single: image_id and captions, its own first, then those of its losers; equal texts once."""
+    owner = F.coalesce(F.col(C.KEEPER_ID), F.col(C.IMAGE_ID))
+    texts = (
+        samples.join(duplicates.select(C.IMAGE_ID, C.KEEPER_ID), on=C.IMAGE_ID, how="left")
+        .select(C.IMAGE_ID, owner.alias("owner"), F.explode(C.CAPTIONS).alias("name", "text"))
+        .where(F.col("text").isNotNull())
+    )
+    own_first = (F.col(C.IMAGE_ID) != F.col("owner")).cast("int")
+    once = texts.groupBy("owner", "name", "text").agg(F.min(F.struct(own_first, F.col(C.IMAGE_ID))).alias("order"))
+    place = F.row_number().over(Window.partitionBy("owner").orderBy("order", "name", "text"))
+    few = once.withColumn("place", place).where(F.col("place") <= max_captions)
+    ordered = F.sort_array(F.collect_list(F.struct("place", "name", "text")))
+    named = F.transform(ordered, lambda entry: F.struct(entry["name"].alias("name"), entry["text"].alias("text")))
+    return few.groupBy(F.col("owner").alias(C.IMAGE_ID)).agg(named.alias(C.CAPTIONS))
+
+
+def shape_of(tiers: tuple[int, ...]) -> Callable[[pd.Series[int], pd.Series[int]], pd.DataFrame]:
+    """width, height: int [N] -> tier, bucket width, bucket height, bucket key [N]."""
+
+    def shape(width: pd.Series[int], height: pd.Series[int]) -> pd.DataFrame:
+        tier, w, h, _ = buckets.assign(width.to_numpy(np.int64), height.to_numpy(np.int64), tiers)
+        keys = [f"{a / b:.3f}" for a, b in zip(w, h, strict=True)]
+        return pd.DataFrame({"tier": tier, "bucket_width": w, "bucket_height": h, "bucket": keys})
+
+    return shape
+
+
+def plan(survivors: DataFrame, captions: DataFrame, tiers: tuple[int, ...]) -> DataFrame:
+    """What each task makes, and from which file: columns only."""
+    shape = F.pandas_udf(shape_of(tiers), SHAPE)
+    return (
+        survivors.join(captions, on=C.IMAGE_ID, how="left")
+        .select(*CARRIED, C.CAPTIONS, C.WIDTH, C.HEIGHT, FILE, shape(C.WIDTH, C.HEIGHT).alias("shape"))
+        .select(*CARRIED, C.CAPTIONS, C.WIDTH, C.HEIGHT, FILE, "shape.*")
+    )
+
+
+def images_in(path: str, image_ids: Set[str]) -> Iterator[tuple[str, bytes]]:
+    """image_id and image bytes of the wanted rows of one Parquet file of samples, in the file's order, one row group in memory at a time.
+
+    Raises ImagelakeError when the file lacks one: then it is not the file that was planned on.
+    """
+    found = 0
+    with pq.ParquetFile(unquote(urlsplit(path).path)) as file:
+        for group in range(file.metadata.num_row_groups):
+            ids = file.read_row_group(group, columns=[C.IMAGE_ID]).column(0).to_pylist()
+            if image_ids.isdisjoint(ids):
+                continue
+            images = file.read_row_group(group, columns=[C.IMAGE]).column(0)
+            for row, image_id in enumerate(ids):
+                if image_id in image_ids:
+                    found += 1
+                    yield image_id, images[row].as_py()
+    if found != len(image_ids):
+        raise ImagelakeError(f"{path}: {len(image_ids)} images planned, {found} found")
+
+
+def curated_row(sample: dict[str, Any], data: bytes, cfg: CurateConfig, crop: bool, max_pixels: int) -> dict[str, Any]:
+    """One row of curated. Raises Defect when the bytes can't be turned into pixels."""
+    width, height = sample["bucket_width"], sample["bucket_height"]
+    image = bucket_jpeg(data, width, height, background=cfg.background, crop=crop, max_pixels=max_pixels, quality=cfg.jpeg_quality)
+    return {name: sample[name] for name in CARRIED} | {
+        C.IMAGE: image,
+        C.WIDTH: width,
+        C.HEIGHT: height,
+        C.TIER: sample["tier"],
+        C.BUCKET: sample["bucket"],
+        C.ORIGINAL_WIDTH: sample[C.WIDTH],
+        C.ORIGINAL_HEIGHT: sample[C.HEIGHT],
+        C.BYTE_SIZE: len(image),
+        C.CAPTIONS: sample[C.CAPTIONS] or [],
+    }
+
+
+def curator(
+    lake: Path, cfg: CurateConfig, geometry: GeometryConfig, max_pixels: int, done: Accumulator[int]
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The task: planned rows in, staged fragments and failures out."""
+    crop = geometry.out_of_range == "crop"
+
+    def rows(planned: list[dict[str, Any]], failures: list[tuple[str, str, str]]) -> Iterator[dict[str, Any]]:
+        for path, group in groupby(sorted(planned, key=lambda sample: sample[FILE]), key=lambda sample: sample[FILE]):
+            by_id = {sample[C.IMAGE_ID]: sample for sample in group}
+            for image_id, data in images_in(path, by_id.keys()):
+                try:
+                    yield curated_row(by_id[image_id], data, cfg, crop, max_pixels)
+                except Defect as defect:
+                    failures.append((image_id, defect.reason, defect.detail))
+                done.add(1)
+
+    def curate(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        planned = [sample for batch in batches for sample in batch.to_pylist()]
+        if not planned:
+            return
+        from imagelake import lance
+
+        failures: list[tuple[str, str, str]] = []
+        fragments = lance.stage_rows(lake, tables.CURATED, rows(planned, failures))
+        yield pa.RecordBatch.from_pydict({"fragments": [json.dumps(fragments)], "failures": [json.dumps(failures)]})
+
+    return curate
+
+
+def main(spark: SparkSession, cfg: Config) -> StageResult:
+    from imagelake import lance
+
+    lake = Path(cfg.lake.root)
+    stages = (tables.SAMPLES, tables.REJECTS, tables.DUPLICATES)
+    read = {table.name: delta.version(lake, table) for table in stages}
+    if read[tables.SAMPLES.name] < 0 or unchanged(cfg, "curate", read):
+        return StageResult(nothing_to_do=True)
+    samples, rejects, duplicates = (delta.read(spark, lake, table, read[table.name]) for table in stages)
+    columns = samples.select(*CARRIED, C.CAPTIONS, C.WIDTH, C.HEIGHT, C.DEFECT, F.col("_metadata.file_path").alias(FILE))
+    lance.create(lake, tables.CURATED)
+    kept = survivors(columns, rejects, duplicates)
+    present = spark.createDataFrame(lance.scan(lake, tables.CURATED, [C.IMAGE_ID]).to_pandas(), f"{C.IMAGE_ID} string")
+    gone = [row[C.IMAGE_ID] for row in present.join(kept.select(C.IMAGE_ID), on=C.IMAGE_ID, how="left_anti").collect()]
+    missing = kept.join(present, on=C.IMAGE_ID, how="left_anti").drop(C.CAPTIONS)
+    captions = united_captions(samples.select(C.IMAGE_ID, C.CAPTIONS), duplicates, cfg.curate.max_captions)
+    planned = plan(missing, captions, cfg.geometry.tiers)
+    batch = f"curate-{digest_of([read, cfg.digest(['curate', 'geometry']), lance.version(lake, tables.CURATED)])}"
+    fragments, failures = _curate(spark, lake, cfg, planned)
+    if failures:
+        # Rejected before the kept rows are shown: an interruption in between leaves nothing that is neither.
+        _reject(spark, lake, samples, failures, batch)
+    if fragments:
+        lance.commit_append(lake, tables.CURATED, fragments, batch)
+    if gone:
+        lance.delete_ids(lake, tables.CURATED, gone)
+    written = {tables.CURATED.name: lance.version(lake, tables.CURATED), "rejects": delta.version(lake, tables.REJECTS)}
+    reasons: dict[str, int] = {}
+    for _, reason, _ in failures:
+        reasons[reason] = reasons.get(reason, 0) + 1
+    total = lance.open_table(lake, tables.CURATED).count_rows()
+    return StageResult(
+        total + len(failures),
+        total,
+        reasons,
+        read,
+        written,
+        {"removed": str(len(gone)), "fragments": str(len(fragments))},
+    )
+
+
+def _curate(spark: SparkSession, lake: Path, cfg: Config, planned: DataFrame) -> tuple[list[str], list[tuple[str, str, str]]]:
+    done = spark.sparkContext.accumulator(0)
+    task = curator(lake.resolve(), cfg.curate, cfg.geometry, cfg.ingest.max_pixels, done)
+    with progress.meter("curate", poll=lambda: int(done.value)):
+        # More partitions than files, so that few share one; an empty one costs next to nothing.
+        files = planned.select(FILE).distinct().count()
+        results = planned.repartition(max(1, 2 * files), FILE).mapInArrow(task, RESULT).collect()
+    fragments = [text for row in results for text in json.loads(row["fragments"])]
+    failures = [tuple(failure) for row in results for failure in json.loads(row["failures"])]
+    return fragments, failures
+
+
+def _reject(spark: SparkSession, lake: Path, samples: DataFrame, failures: list[tuple[str, str, str]], batch: str) -> None:
+    reasons = spark.createDataFrame(failures, f"{C.IMAGE_ID} string, {C.REASON} string, {C.DETAIL} string")
+    rows = reasons.join(samples.select(C.IMAGE_ID, C.SOURCE, C.SOURCE_KEY), on=C.IMAGE_ID, how="inner")
+    stamped = rows.withColumn(C.STAGE, F.lit("curate")).withColumn(C.RUN_ID, F.lit(batch))
+    delta.append(stamped.coalesce(1), lake, tables.REJECTS, batch=batch)
+
+
+if __name__ == "__main__":
+    run(main, "curate")

@@ -1,0 +1,86 @@
+"""samples -> duplicates: equal bytes, then equal pictures; the largest copy is kept.
+
+Two pictures are the same when their bytes are (sha256), or when their perceptual hashes are equal. Flat pictures have no usable hash: only
+equal bytes make them duplicates. A picture with transparency is hashed on white and on black, and both must agree. The keeper of a group has
+the most pixels, then the most bytes, then the smallest sha256, then the smallest image_id: the same under any order or partitioning.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from imagelake import columns as C
+from imagelake import delta, tables
+from imagelake.config import Config
+from imagelake.ledger import StageResult
+from imagelake.runner import run, unchanged
+
+RANK = "rank"
+FACTS = (C.IMAGE_ID, C.SHA256, C.BYTE_SIZE, C.WIDTH, C.HEIGHT, C.PHASH, C.PHASH_BLACK, C.PHASH_VERSION, C.IS_FLAT)
+
+
+def rank() -> Column:
+    """A struct whose minimum is the keeper. It carries what a group needs to know of its keeper, and never bytes."""
+    pixels = F.col(C.WIDTH).cast("long") * F.col(C.HEIGHT)
+    return F.struct((-pixels).alias("minus_pixels"), (-F.col(C.BYTE_SIZE)).alias("minus_bytes"), F.col(C.SHA256), F.col(C.IMAGE_ID))
+
+
+def candidates(samples: DataFrame, rejects: DataFrame) -> DataFrame:
+    """What may be kept: readable samples that no rule rejected."""
+    readable = samples.where(F.col(C.DEFECT).isNull()).select(*FACTS)
+    return readable.join(rejects.select(C.IMAGE_ID).distinct(), on=C.IMAGE_ID, how="left_anti")
+
+
+def duplicates(candidates: DataFrame, *, perceptual: bool = True) -> DataFrame:
+    """candidates -> duplicates: every member of a group but its keeper.
+
+    Groups are aggregated to their keeper before they are joined back, so a hash with a million members costs one row of state.
+    """
+    ranked = candidates.withColumn(RANK, rank())
+    keeper_of_bytes = ranked.groupBy(C.SHA256).agg(F.min(RANK).alias("bytes_keeper"))
+    ranked = ranked.join(keeper_of_bytes, on=C.SHA256, how="inner")
+    if not perceptual:
+        return _losers(ranked.withColumn("keeper", F.col("bytes_keeper")))
+    # Members with equal bytes have equal hashes, so that the keeper of the picture's group serves them all.
+    comparable = F.col(C.PHASH).isNotNull() & ~F.coalesce(F.col(C.IS_FLAT), F.lit(True))
+    picture = [C.PHASH_VERSION, C.PHASH, C.PHASH_BLACK]
+    opaque_black = F.coalesce(F.col(C.PHASH_BLACK), F.col(C.PHASH))
+    keyed = ranked.withColumn(C.PHASH_BLACK, opaque_black)
+    pictures = keyed.where(comparable)
+    keeper_of_picture = pictures.groupBy(*picture).agg(F.min(RANK).alias("keeper"))
+    grouped = pictures.join(keeper_of_picture, on=picture, how="inner")
+    alone = keyed.where(~comparable).withColumn("keeper", F.col("bytes_keeper"))
+    return _losers(grouped.unionByName(alone))
+
+
+def _losers(ranked: DataFrame) -> DataFrame:
+    same_bytes = F.col(C.SHA256) == F.col(f"keeper.{C.SHA256}")
+    return ranked.where(F.col(C.IMAGE_ID) != F.col(f"keeper.{C.IMAGE_ID}")).select(
+        C.IMAGE_ID,
+        F.col(f"keeper.{C.IMAGE_ID}").alias(C.KEEPER_ID),
+        F.when(same_bytes, F.lit("sha256")).otherwise(F.lit("phash")).alias(C.KIND),
+        F.lit(0).alias(C.DISTANCE),
+    )
+
+
+def main(spark: SparkSession, cfg: Config) -> StageResult:
+    lake = Path(cfg.lake.root)
+    read = {table.name: delta.version(lake, table) for table in (tables.SAMPLES, tables.REJECTS)}
+    if unchanged(cfg, "dedup", read):
+        return StageResult(nothing_to_do=True)
+    samples = delta.read(spark, lake, tables.SAMPLES, read[tables.SAMPLES.name])
+    rejected = delta.read(spark, lake, tables.REJECTS, read[tables.REJECTS.name])
+    comparable = candidates(samples, rejected)
+    losers = duplicates(comparable, perceptual=cfg.dedup.perceptual).withColumn(C.RUN_ID, F.lit(cfg.digest(["dedup"])))
+    version = delta.replace(losers, lake, tables.DUPLICATES)
+    rows_in = comparable.count()
+    found = delta.read(spark, lake, tables.DUPLICATES, version)
+    kinds = {row[C.KIND]: row["count"] for row in found.groupBy(C.KIND).count().collect()}
+    return StageResult(rows_in, rows_in - sum(kinds.values()), kinds, read, {tables.DUPLICATES.name: version})
+
+
+if __name__ == "__main__":
+    run(main, "dedup")

@@ -1,0 +1,254 @@
+"""curated -> corpus: MDS shards per tier and bucket, planned before a byte is written.
+
+The plan is made on columns: the order of a bucket's rows is a hash of image_id, their exact sizes are known, so every row has its shard and its
+place. A task writes whole planned shards and fetches their images by row address: no shuffle carries an image, and a repeated attempt writes
+the same bytes to the same name. The driver then publishes: rows, the index of each bucket, release.json. Later exports append.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from imagelake import columns as C
+from imagelake import corpus, delta, mds, progress, tables
+from imagelake.config import Config, digest_of
+from imagelake.errors import GateError
+from imagelake.lance_source import ROW_ADDRESS
+from imagelake.ledger import StageResult
+from imagelake.runner import run
+from imagelake.views import corpus_rows
+
+if TYPE_CHECKING:
+    from pyspark import Accumulator
+
+BLOBS_AT_ONCE = 64
+INTS = (C.WIDTH, C.HEIGHT, C.ORIGINAL_WIDTH, C.ORIGINAL_HEIGHT)
+TEXTS = {C.IMAGE_ID: "id", C.SOURCE: "source", C.SOURCE_KEY: "source_key", C.LICENSE: "license"}
+SHARD, PLACE, SIZE = "shard", "place", "size"
+RESULT = "tier int, bucket string, entry string"
+
+
+def mds_columns(captions: Sequence[str], main_caption: str) -> dict[str, str]:
+    """Column name -> MDS encoding: the same in every shard of a corpus."""
+    named = {f"caption_{name}": "str" for name in captions}
+    return {
+        "image": "jpeg",
+        **dict.fromkeys(INTS, "int"),
+        **dict.fromkeys(TEXTS.values(), "str"),
+        main_caption: "str",
+        **named,
+    }
+
+
+def samples(curated: DataFrame, captions: Sequence[str], main_caption: str) -> DataFrame:
+    """curated -> the columns of a sample but its image, texts never null, with the row's address and the image's size."""
+
+    def first_named(name: str) -> Column:
+        return F.filter(C.CAPTIONS, lambda entry: entry["name"] == name)[0]["text"]
+
+    texts = {renamed: F.col(column) for column, renamed in TEXTS.items()}
+    texts |= {main_caption: F.col(main_caption) if main_caption in curated.columns else F.lit(None)}
+    texts |= {f"caption_{name}": first_named(name) for name in captions}
+    written = [F.coalesce(text.cast("string"), F.lit("")).alias(name) for name, text in texts.items()]
+    return curated.select(C.TIER, C.BUCKET, C.BYTE_SIZE, ROW_ADDRESS, *INTS, *written)
+
+
+def plan(samples: DataFrame, columns: Mapping[str, str], shard_bytes: int) -> DataFrame:
+    """Give each sample its shard (int, from 0 in each bucket) and its place (int, from 0 in the shard).
+
+    A shard never exceeds `shard_bytes`, unless one sample alone does. The plan depends on nothing but the rows.
+    """
+    text_bytes = [F.octet_length(name) for name in mds.variable_columns(columns) if name != C.IMAGE]
+    size = F.lit(mds.fixed_bytes(columns)) + F.col(C.BYTE_SIZE) + sum(text_bytes, F.lit(0))
+    order = (F.xxhash64("id"), F.col("id"))
+    bucket = Window.partitionBy(C.TIER, C.BUCKET)
+    room = F.lit(shard_bytes - mds.shard_header_bytes(columns, shard_bytes))
+    sized = samples.withColumn(SIZE, size)
+    before = F.sum(SIZE).over(bucket.orderBy(*order)) - F.col(SIZE)
+    # A sample belongs to the interval in which it begins: intervals shorter by the largest sample can't overflow a shard.
+    interval = F.greatest(room - F.max(SIZE).over(bucket), F.lit(1))
+    cut = sized.withColumn("cut", F.floor(before / interval))
+    numbered = cut.withColumn(SHARD, F.dense_rank().over(bucket.orderBy("cut")) - 1)
+    place = F.row_number().over(Window.partitionBy(C.TIER, C.BUCKET, SHARD).orderBy(*order)) - 1
+    return numbered.withColumn(PLACE, place).drop("cut")
+
+
+def shard_writer(
+    lake: Path,
+    root: Path,
+    version: int,
+    export_id: str,
+    columns: Mapping[str, str],
+    shard_bytes: int,
+    done: Accumulator[int],
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The task: planned rows in, whole shards written, their index entries out."""
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from imagelake.lance import BlobReader
+
+        blobs = BlobReader.open(lake, tables.CURATED, C.IMAGE, version)
+        rows = (row for batch in batches for row in batch.to_pylist())
+        for (tier, key, shard), members in groupby(rows, key=lambda row: (row[C.TIER], row[C.BUCKET], row[SHARD])):
+            planned = list(members)
+            name = corpus.shard_basename(export_id, shard)
+            path = corpus.bucket_dir(root, tier, key) / name
+            shape = (planned[0][C.WIDTH], planned[0][C.HEIGHT])
+            images = with_images(planned, blobs.fetch, columns)
+            entry = mds.write_shard(path, columns, images, basename=name, shape=shape, size_limit=shard_bytes)
+            done.add(len(planned))
+            yield pa.RecordBatch.from_pydict({"tier": pa.array([tier], pa.int32()), "bucket": [key], "entry": [json.dumps(entry)]})
+
+    return write
+
+
+def with_images(
+    planned: Sequence[Mapping[str, Any]], fetch: Callable[[Any], list[bytes]], columns: Mapping[str, str]
+) -> Iterator[dict[str, Any]]:
+    """Samples as they are written: the planned columns and the image, fetched some rows at a time."""
+    names = [name for name in columns if name != C.IMAGE]
+    for start in range(0, len(planned), BLOBS_AT_ONCE):
+        chunk = planned[start : start + BLOBS_AT_ONCE]
+        for row, image in zip(chunk, fetch(np.array([row[ROW_ADDRESS] for row in chunk], np.int64)), strict=True):
+            yield {name: row[name] for name in names} | {C.IMAGE: image}
+
+
+def caption_names(spark: SparkSession, lake: Path, cfg: Config, released: corpus.Release | None) -> list[str]:
+    """The baseline captions to export: those of the release, so that every shard has the same columns; else as configured; else all."""
+    if released is not None:
+        return list(released.captions)
+    if cfg.export.captions is not None:
+        return list(cfg.export.captions)
+    named = curated_rows(spark, lake, None).select(F.explode(C.CAPTIONS).alias("caption")).select("caption.name").distinct()
+    return sorted(row["name"] for row in named.collect())
+
+
+def curated_rows(spark: SparkSession, lake: Path, version: int | None) -> DataFrame:
+    reader = spark.read.format("lance").option("path", str((lake / tables.CURATED.path).resolve())).option("row_address", "true")
+    return (reader if version is None else reader.option("version", str(version))).load()
+
+
+def main(spark: SparkSession, cfg: Config) -> StageResult:
+    from imagelake import lance
+
+    lake, root = Path(cfg.lake.root), Path(cfg.corpus.root)
+    version = lance.version(lake, tables.CURATED)
+    if version < 0:
+        return StageResult(nothing_to_do=True)
+    released = corpus.read_release(root) if (root / corpus.RELEASE).is_file() else None
+    captions = caption_names(spark, lake, cfg, released)
+    columns = mds_columns(captions, cfg.caption.column)
+    if released is not None and columns != dict(released.columns):
+        raise GateError(
+            f"{root}: the released corpus has columns {', '.join(released.columns)}, this export would write {', '.join(columns)}; "
+            "give corpus.root a new folder"
+        )
+    curated = curated_rows(spark, lake, version)
+    known = corpus_rows(spark, root).select(C.IMAGE_ID)
+    fresh = samples(curated.join(known, on=C.IMAGE_ID, how="left_anti"), captions, cfg.caption.column)
+    planned = plan(fresh, columns, cfg.export.shard_bytes).persist(StorageLevel.DISK_ONLY)
+    try:
+        rows, digest_a, digest_b = delta.content_digest(planned.select("id", SHARD, PLACE, SIZE))
+        if rows == 0:
+            return StageResult(nothing_to_do=True)
+        if cfg.export.captions_required:
+            _require_captions(planned, cfg.caption.column)
+        exports = released.exports if released else ()
+        export_id = f"{len(exports):05d}-{digest_of([rows, digest_a, digest_b, columns, cfg.export.shard_bytes])[:8]}"
+        entries = _write_shards(spark, lake, root, cfg, planned, export_id, columns, version)
+        release = _publish(planned, root, cfg, released, export_id, entries, rows, columns, captions, version)
+    finally:
+        planned.unpersist()
+    notes = {"export": export_id, "shards": str(len(entries)), "release": release.release}
+    return StageResult(rows, rows, {}, {tables.CURATED.name: version}, {}, notes)
+
+
+def _require_captions(planned: DataFrame, column: str) -> None:
+    lacking = planned.where(F.col(column) == "").select("id").limit(6).collect()
+    if lacking:
+        raise GateError(
+            f"export.captions_required: no {column} for {', '.join(row['id'] for row in lacking[:5])}{' …' if len(lacking) > 5 else ''}"
+        )
+
+
+def _write_shards(
+    spark: SparkSession,
+    lake: Path,
+    root: Path,
+    cfg: Config,
+    planned: DataFrame,
+    export_id: str,
+    columns: Mapping[str, str],
+    version: int,
+) -> dict[tuple[int, str], list[dict[str, Any]]]:
+    """Index entries by (tier, bucket), in the order of their shards."""
+    shards = planned.select(C.TIER, C.BUCKET, SHARD).distinct().count()
+    done = spark.sparkContext.accumulator(0)
+    task = shard_writer(lake.resolve(), root.resolve(), version, export_id, columns, cfg.export.shard_bytes, done)
+    whole = planned.repartition(shards, C.TIER, C.BUCKET, SHARD).sortWithinPartitions(C.TIER, C.BUCKET, SHARD, PLACE)
+    with progress.meter("export", poll=lambda: int(done.value)):
+        written = whole.mapInArrow(task, RESULT).collect()
+    entries: dict[tuple[int, str], list[dict[str, Any]]] = {}
+    for row in written:
+        entries.setdefault((row["tier"], row["bucket"]), []).append(json.loads(row["entry"]))
+    return {bucket: sorted(found, key=lambda entry: entry["raw_data"]["basename"]) for bucket, found in entries.items()}
+
+
+def _publish(
+    planned: DataFrame,
+    root: Path,
+    cfg: Config,
+    released: corpus.Release | None,
+    export_id: str,
+    entries: Mapping[tuple[int, str], list[dict[str, Any]]],
+    rows: int,
+    columns: Mapping[str, str],
+    captions: Sequence[str],
+    version: int,
+) -> corpus.Release:
+    """Counts against the plan, then rows, then each bucket's index, then the release: the order in which a reader may trust them."""
+    counted = sum(entry["samples"] for found in entries.values() for entry in found)
+    if counted != rows:
+        raise GateError(f"export {export_id}: {rows} samples planned, {counted} written; nothing was published")
+    shard_name = F.format_string(f"{export_id}/shard.%05d{corpus.SHARD_SUFFIX}", F.col(SHARD).cast("int"))
+    placed = planned.select(
+        F.col("id").alias("image_id"),
+        C.TIER,
+        C.BUCKET,
+        shard_name.alias("shard"),
+        F.col(PLACE).cast("int").alias("index"),
+    )
+    placed.coalesce(max(1, rows // 5_000_000)).write.mode("overwrite").parquet(str(corpus.rows_path(root, export_id)))
+    exports = (*(released.exports if released else ()), export_id)
+    buckets = dict(released.buckets) if released else {}
+    for (tier, key), found in sorted(entries.items()):
+        folder = corpus.bucket_dir(root, tier, key)
+        # An interrupted export may have published its index, but not its release: what no release names is not carried on.
+        earlier = [entry for entry in mds.read_index(folder) if entry["raw_data"]["basename"].split("/")[0] in exports[:-1]]
+        mds.write_index(folder, [*earlier, *found])
+        buckets[corpus.bucket_name(tier, key)] = corpus.BucketSummary.of([*earlier, *found])
+    release = corpus.Release(
+        created_from={tables.CURATED.name: version},
+        config_digest=cfg.digest(),
+        rows=sum(bucket.rows for bucket in buckets.values()),
+        columns=dict(columns),
+        captions=tuple(captions),
+        buckets=buckets,
+        exports=exports,
+        jpeg_quality=cfg.curate.jpeg_quality,
+    )
+    return corpus.write_release(root, release)
+
+
+if __name__ == "__main__":
+    run(main, "export")

@@ -1,0 +1,211 @@
+"""sources -> samples, rejects: one row per record met, with its facts from one decode.
+
+Every record of every source file becomes a row of samples: readable ones with their facts, the others with a defect, which is repeated in
+rejects. A batch of files is planned to disk before its first byte is read, so that an interrupted run is finished as it was planned,
+under the same batch name, and Delta skips what that name has written already.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from udfs.facts import image_facts
+from udfs.phash import PHASH_VERSION
+
+from imagelake import columns as C
+from imagelake import delta, progress, tables
+from imagelake.captions import clean_caption
+from imagelake.config import Config, digest_of
+from imagelake.errors import ConfigError, ImagelakeError
+from imagelake.ledger import StageResult
+from imagelake.runner import run
+from imagelake.sources import Record, SourceFile, SourceSpec, Unit, list_files, load_sources, plan_units, read_unit
+from imagelake.storage import write_atomic
+
+if TYPE_CHECKING:
+    from pyspark import Accumulator
+
+BATCH_ROWS = 256
+BATCH_BYTES = 16 << 20
+
+
+def image_id(source: str, source_key: str) -> str:
+    """First 128 bits of sha256(source, NUL, source_key) in hex: the same under re-download."""
+    return hashlib.sha256(f"{source}\0{source_key}".encode()).hexdigest()[:32]
+
+
+def sample_row(spec: SourceSpec, record: Record, max_pixels: int, batch: str) -> dict[str, Any]:
+    """One row of samples. A record that is at fault, or whose bytes are no readable image, has a defect."""
+    row: dict[str, Any] = dict.fromkeys(tables.SAMPLES.schema.names)
+    row |= {
+        C.IMAGE_ID: image_id(spec.name, record.source_key),
+        C.SOURCE: spec.name,
+        C.SOURCE_KEY: record.source_key,
+        C.SOURCE_URI: record.source_uri,
+        C.IMAGE: record.image,
+        C.CAPTIONS: list({name: clean_caption(text) for name, text in record.captions.items()}.items()),
+        C.LICENSE: record.license,
+        C.ATTRIBUTION: record.attribution,
+        C.TRUST: list(spec.trust),
+        C.INGEST_RUN: batch,
+        C.DEFECT: record.fault,
+        C.DEFECT_DETAIL: record.fault_detail,
+    }
+    if record.image is not None and record.fault is None:
+        facts = image_facts(record.image, max_pixels)
+        row |= {
+            C.SHA256: facts.sha256,
+            C.BYTE_SIZE: facts.byte_size,
+            C.FORMAT: facts.format,
+            C.WIDTH: facts.width,
+            C.HEIGHT: facts.height,
+            C.EXIF_ORIENTATION: facts.exif_orientation,
+            C.MODE: facts.mode,
+            C.PHASH: facts.phash,
+            C.PHASH_BLACK: facts.phash_black,
+            C.PHASH_VERSION: PHASH_VERSION if facts.phash is not None else None,
+            C.IS_FLAT: facts.is_flat,
+            C.DEFECT: facts.defect,
+            C.DEFECT_DETAIL: facts.defect_detail,
+        }
+    return row
+
+
+def reader(
+    specs: Sequence[SourceSpec], max_pixels: int, batch: str, done: Accumulator[int]
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The task: units in, rows of samples out, in Arrow batches of bounded bytes."""
+    by_name = {spec.name: spec for spec in specs}
+    schema = tables.SAMPLES.schema
+
+    def read(units: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows: list[dict[str, Any]] = []
+        buffered = 0
+        for text in (text for batch_ in units for text in batch_.column("unit").to_pylist()):
+            unit = Unit.from_json(text)
+            for record in read_unit(by_name[unit.source], unit):
+                rows.append(sample_row(by_name[unit.source], record, max_pixels, batch))
+                buffered += len(record.image or b"")
+                if len(rows) >= BATCH_ROWS or buffered >= BATCH_BYTES:
+                    done.add(len(rows))
+                    yield pa.RecordBatch.from_pylist(rows, schema)
+                    rows, buffered = [], 0
+        if rows:
+            done.add(len(rows))
+            yield pa.RecordBatch.from_pylist(rows, schema)
+
+    return read
+
+
+def new_files(spark: SparkSession, lake: Path, files: Sequence[SourceFile]) -> list[SourceFile]:
+    """The files that were never ingested. Raises ImagelakeError for one that changed since it was."""
+    known = {
+        (row[C.SOURCE], row["path"]): (row["size_bytes"], row["mtime_ns"]) for row in delta.read(spark, lake, tables.SOURCE_FILES).collect()
+    }
+    fresh = []
+    for file in files:
+        pinned = known.get((file.source, file.path))
+        if pinned is None:
+            fresh.append(file)
+        elif pinned != (file.size, file.mtime_ns):
+            raise ImagelakeError(
+                f"{file.path}: changed since source {file.source!r} was ingested. Its records are in the lake as they were: "
+                "put the old file back, or give the new one another name"
+            )
+    return fresh
+
+
+def batches(files: Sequence[SourceFile], batch_bytes: int) -> Iterator[list[SourceFile]]:
+    """Files in order, cut where a batch reaches `batch_bytes`."""
+    batch: list[SourceFile] = []
+    size = 0
+    for file in files:
+        batch.append(file)
+        size += file.size
+        if size >= batch_bytes:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def rejects_of(samples: DataFrame, batch: str) -> DataFrame:
+    """samples -> rejects: the defects of one batch."""
+    return samples.where((F.col(C.INGEST_RUN) == batch) & F.col(C.DEFECT).isNotNull()).select(
+        C.IMAGE_ID,
+        C.SOURCE,
+        C.SOURCE_KEY,
+        F.lit("ingest").alias(C.STAGE),
+        F.col(C.DEFECT).alias(C.REASON),
+        F.col(C.DEFECT_DETAIL).alias(C.DETAIL),
+        F.lit(batch).alias(C.RUN_ID),
+    )
+
+
+def write_plan(lake: Path, specs: Sequence[SourceSpec], files: Sequence[SourceFile], cfg: Config) -> Path:
+    """Pin one batch to disk: its files, the sources they belong to, and the pieces of work."""
+    used = [spec for spec in specs if any(file.source == spec.name for file in files)]
+    body = {
+        "max_pixels": cfg.ingest.max_pixels,
+        "specs": [spec.model_dump(mode="json") for spec in used],
+        "files": [[file.source, file.path, file.size, file.mtime_ns] for file in files],
+        "units": [
+            unit.to_json()
+            for spec in used
+            for unit in plan_units(spec, [file for file in files if file.source == spec.name], cfg.ingest.unit_bytes)
+        ],
+    }
+    path = lake / "plans" / f"ingest-{digest_of(body)}.json"
+    write_atomic(path, json.dumps(body).encode())
+    return path
+
+
+def ingest_batch(spark: SparkSession, lake: Path, plan: Path) -> tuple[str, int]:
+    """Carry out a plan; safe to repeat from any point. Returns the batch's name and the number of its rows."""
+    body = json.loads(plan.read_text(encoding="utf-8"))
+    batch = plan.stem.removeprefix("ingest-")
+    specs = [SourceSpec.model_validate(spec) for spec in body["specs"]]
+    units = body["units"]
+    done = spark.sparkContext.accumulator(0)
+    frame = spark.createDataFrame(spark.sparkContext.parallelize([(unit,) for unit in units], max(len(units), 1)), "unit string")
+    samples = frame.mapInArrow(reader(specs, body["max_pixels"], batch, done), delta.spark_schema(tables.SAMPLES))
+    with progress.meter("ingest", poll=lambda: int(done.value)):
+        delta.append(samples, lake, tables.SAMPLES, batch=batch, options=delta.IMAGE_WRITE_OPTIONS)
+    delta.append(rejects_of(delta.read(spark, lake, tables.SAMPLES), batch), lake, tables.REJECTS, batch=batch)
+    pinned = spark.createDataFrame([(*file, batch) for file in body["files"]], delta.spark_schema(tables.SOURCE_FILES))
+    delta.append(pinned.coalesce(1), lake, tables.SOURCE_FILES, batch=batch)
+    plan.unlink()
+    return batch, len(units)
+
+
+def main(spark: SparkSession, cfg: Config) -> StageResult:
+    if cfg.sources is None:
+        raise ConfigError("sources: no sources file given; use --sources sources.yaml")
+    lake = Path(cfg.lake.root)
+    specs = load_sources(Path(cfg.sources))
+    files = [file for spec in specs for file in list_files(spec)]
+    done = [ingest_batch(spark, lake, plan)[0] for plan in sorted((lake / "plans").glob("ingest-*.json"))]
+    for batch in batches(new_files(spark, lake, files), cfg.ingest.batch_bytes):
+        done.append(ingest_batch(spark, lake, write_plan(lake, specs, batch, cfg))[0])
+    if not done:
+        return StageResult(nothing_to_do=True)
+    return result(spark, lake, done)
+
+
+def result(spark: SparkSession, lake: Path, batch_names: Sequence[str]) -> StageResult:
+    samples = delta.read(spark, lake, tables.SAMPLES).where(F.col(C.INGEST_RUN).isin(list(batch_names)))
+    counts = {row[C.DEFECT]: row["count"] for row in samples.groupBy(C.DEFECT).count().collect()}
+    kept = counts.pop(None, 0)
+    written = {table.name: delta.version(lake, table) for table in (tables.SAMPLES, tables.REJECTS, tables.SOURCE_FILES)}
+    return StageResult(kept + sum(counts.values()), kept, counts, {}, written, {"batches": ",".join(batch_names)})
+
+
+if __name__ == "__main__":
+    run(main, "ingest")
