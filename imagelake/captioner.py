@@ -48,8 +48,11 @@ class Result:
 class Captioner(Protocol):
     """`columns` are what it reads of a curated row; `settings` all that decides its result, hashed into the fingerprint."""
 
-    columns: Sequence[str]
-    settings: Mapping[str, Any]
+    @property
+    def columns(self) -> Sequence[str]: ...
+
+    @property
+    def settings(self) -> Mapping[str, Any]: ...
 
     def caption(self, rows: Sequence[Mapping[str, Any]]) -> Iterator[Result]:
         """One result a row, in any order."""

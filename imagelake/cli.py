@@ -14,7 +14,7 @@ from rich.table import Table
 
 from imagelake import __version__, ledger, runner, session
 from imagelake.config import Config
-from imagelake.errors import ConfigError
+from imagelake.errors import EXIT_GATE, EXIT_OK, ConfigError
 from imagelake.stages import STAGES, Stage, stage
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help=__doc__, pretty_exceptions_enable=False)
@@ -122,7 +122,7 @@ def _verify(corpus: Path | None, as_json: bool, files: list[Path] | None, overri
     job = importlib.import_module(stage("verify").module)
     report = job.check_corpus(root, workers=cfg.verify.workers)
     print(report.to_json() if as_json else report.to_text())
-    return int(report.exit_code)
+    return EXIT_OK if report.ok else EXIT_GATE
 
 
 @app.command()

@@ -45,9 +45,9 @@ class SparkConfig(Section):
 
 
 class IngestConfig(Section):
-    max_pixels: int = Field(200_000_000, gt=0)
-    unit_bytes: int = Field(64 << 20, gt=0)
-    batch_bytes: int = Field(200 << 30, gt=0)
+    max_pixels: int = Field(default=200_000_000, gt=0)
+    unit_bytes: int = Field(default=64 << 20, gt=0)
+    batch_bytes: int = Field(default=200 << 30, gt=0)
 
 
 class GeometryConfig(Section):
@@ -67,9 +67,9 @@ class GeometryConfig(Section):
 class FilterConfig(Section):
     """Rules over columns. `licenses` null admits every licence, unknown ones too; a list admits only what it names."""
 
-    min_pixels: int = Field(384 * 384, ge=0)
-    min_side: int | None = Field(None, ge=1)
-    max_aspect_ratio: float | None = Field(None, ge=1)
+    min_pixels: int = Field(default=384 * 384, ge=0)
+    min_side: int | None = Field(default=None, ge=1)
+    max_aspect_ratio: float | None = Field(default=None, ge=1)
     licenses: tuple[str, ...] | None = None
 
 
@@ -79,8 +79,8 @@ class DedupConfig(Section):
 
 class CurateConfig(Section):
     background: tuple[int, int, int] = (255, 255, 255)
-    jpeg_quality: int = Field(92, ge=1, le=100)
-    max_captions: int = Field(16, ge=1)
+    jpeg_quality: int = Field(default=92, ge=1, le=100)
+    max_captions: int = Field(default=16, ge=1)
 
     @field_validator("background")
     @classmethod
@@ -94,27 +94,27 @@ class CaptionConfig(Section):
     """`column` is the curated column that the captions become; `part_rows` how many rows one part file holds."""
 
     engine: Literal["source"] = "source"
-    column: str = Field("caption", pattern=r"^caption(_[a-z0-9]+)*$")
-    part_rows: int = Field(100_000, ge=1)
+    column: str = Field(default="caption", pattern=r"^caption(_[a-z0-9]+)*$")
+    part_rows: int = Field(default=100_000, ge=1)
 
 
 class IndexConfig(Section):
     """Fragments are compacted towards `fragment_bytes`, never by rows: a row of an image table can be any size."""
 
-    fragment_bytes: int = Field(16 << 30, gt=0)
-    max_fragment_rows: int = Field(1 << 20, gt=0)
+    fragment_bytes: int = Field(default=16 << 30, gt=0)
+    max_fragment_rows: int = Field(default=1 << 20, gt=0)
 
 
 class ExportConfig(Section):
     """`captions` null exports every caption name that the curated table has."""
 
-    shard_bytes: int = Field(1 << 27, gt=1 << 16, lt=1 << 32)
+    shard_bytes: int = Field(default=1 << 27, gt=1 << 16, lt=1 << 32)
     captions: tuple[str, ...] | None = None
     captions_required: bool = False
 
 
 class VerifyConfig(Section):
-    workers: int = Field(2, ge=1)
+    workers: int = Field(default=2, ge=1)
 
 
 class Config(Section):
@@ -147,7 +147,7 @@ def load(files: Sequence[str | Path] = (), overrides: Sequence[str] = ()) -> Con
 
     Raises ConfigError that names the key at fault and, for an unknown key, the nearest known one.
     """
-    merged = OmegaConf.create({})
+    merged: Any = OmegaConf.create({})
     for file in (CONF / "base.yaml", *map(Path, files)):
         if not Path(file).is_file():
             raise ConfigError(f"{file}: no such configuration file")
@@ -182,9 +182,16 @@ def _explain(fault: Any) -> str:
     key = ".".join(str(part) for part in fault["loc"])
     if fault["type"] != "extra_forbidden":
         return f"configuration key {key}: {fault['msg']} (got {fault['input']!r})"
-    nearest = difflib.get_close_matches(key, list(known_keys()), n=1, cutoff=0.5)
-    hint = f", did you mean {nearest[0]!r}?" if nearest else f"; known here: {', '.join(_siblings(key))}"
+    nearest = _nearest(key, _siblings(key)) or _nearest(key, list(known_keys()))
+    hint = f", did you mean {nearest!r}?" if nearest else f"; known here: {', '.join(_siblings(key))}"
     return f"unknown configuration key {key!r}{hint}"
+
+
+def _nearest(key: str, known: Sequence[str]) -> str | None:
+    """The known key whose last part is most like that of `key`: a shared section makes no likeness."""
+    by_name = {name.rpartition(".")[2]: name for name in reversed(known)}
+    found = difflib.get_close_matches(key.rpartition(".")[2], list(by_name), n=1, cutoff=0.6)
+    return by_name[found[0]] if found else None
 
 
 def _siblings(key: str) -> list[str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -14,7 +15,7 @@ from pyspark.sql.types import StructType
 from imagelake.tables import Table
 
 # Images are large and incompressible: small row groups bound the memory of writers and of readers that take single rows.
-IMAGE_WRITE_OPTIONS = {
+IMAGE_PARQUET = {
     "parquet.block.size": str(64 << 20),
     "parquet.block.size.row.check.min": "8",
     "parquet.page.size.row.check.min": "4",
@@ -42,14 +43,28 @@ def read(spark: SparkSession, lake: Path, table: Table, at: int | None = None) -
     return spark.read.format("delta").option("versionAsOf", at).load(str(lake / table.path))
 
 
-def append(df: DataFrame, lake: Path, table: Table, *, batch: str, options: Mapping[str, str] | None = None) -> int:
-    """Append `df` unless `batch` was appended before; returns the version after it.
+def append(df: DataFrame, lake: Path, table: Table, *, batch: str, parquet: Mapping[str, str] | None = None) -> int:
+    """Append `df` unless `batch` was appended before; returns the version after it. `parquet`: settings of the Parquet writer.
 
     The pair (batch, 1) is Delta's transaction identifier: a repeated append of the same batch is skipped before it runs.
     """
     transaction = {"txnAppId": f"{table.name}:{batch}", "txnVersion": "1"}
-    _write(df, lake, table, {**(options or {}), **transaction}, mode="append")
+    with _settings(df.sparkSession, parquet or {}):
+        _write(df, lake, table, transaction, mode="append")
     return version(lake, table)
+
+
+@contextmanager
+def _settings(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
+    """Session settings while the block runs. Delta hands none of its write options on to Parquet; Hadoop's settings are the session's."""
+    before = {key: spark.conf.get(key, None) for key in values}
+    for key, value in values.items():
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key, earlier in before.items():
+            spark.conf.unset(key) if earlier is None else spark.conf.set(key, earlier)
 
 
 def replace(df: DataFrame, lake: Path, table: Table, *, where: str | None = None) -> int:

@@ -96,6 +96,21 @@ def parse(data: bytes | memoryview) -> JpegInfo:
     return _info(frame, tables, tuple(metadata), at)
 
 
+class HeadReader:
+    """`parse` for many images, quick where they share their head: those of one shape by one encoder differ only behind it."""
+
+    def __init__(self) -> None:
+        self._head = b""
+        self._info: JpegInfo | None = None
+
+    def parse(self, data: bytes) -> JpegInfo:
+        """As the function `parse`; equal heads give the same object."""
+        if self._info is None or not (data.startswith(self._head) and data.endswith(EOI)):
+            self._info = parse(data)
+            self._head = data[: self._info.header_bytes]
+        return self._info
+
+
 def _next_marker(data: bytes | memoryview, at: int, end: int) -> tuple[int, int]:
     """The marker at `at` and the offset behind it; fill bytes (0xff) before it are skipped."""
     if at + 2 > end or data[at] != 0xFF:

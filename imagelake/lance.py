@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import lance
 import numpy as np
@@ -23,7 +23,7 @@ from imagelake import columns as C
 from imagelake.errors import ImagelakeError
 from imagelake.tables import Table
 
-STORAGE_VERSION = "2.2"
+STORAGE_VERSION: Final = "2.2"
 ROW_ID = "_rowid"
 ROW_ADDRESS = "_rowaddr"
 BATCH_PROPERTY = "imagelake.batch"

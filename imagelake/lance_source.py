@@ -8,11 +8,13 @@ integers to the next larger signed, float16 to float32, fixed-size to plain list
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import datasource as ds
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
@@ -76,6 +78,23 @@ class ScanPlan:
 
         return open_path(self.path, self.version)
 
+    def fragment_ids(self) -> list[int]:
+        return [fragment.fragment_id for fragment in self.dataset().get_fragments()]
+
+    def read(self, fragment_id: int, where: str | None = None) -> Iterator[pa.RecordBatch]:
+        """The live rows of one fragment, in types that Spark accepts."""
+        dataset, schema = self.dataset(), self.spark_schema()
+        scanner = dataset.scanner(
+            columns=list(self.columns),
+            filter=where,
+            fragments=[dataset.get_fragment(fragment_id)],
+            batch_size=BATCH_ROWS,
+            blob_handling="all_binary",
+            with_row_address=self.with_address,
+        )
+        for batch in scanner.to_batches():
+            yield pa.RecordBatch.from_arrays([_widened(batch.column(f.name), f.type) for f in schema], schema=schema)
+
     def spark_schema(self) -> pa.Schema:
         schema = self.dataset().schema
         fields = [pa.field(name, spark_type(schema.field(name).type)) for name in self.columns]
@@ -103,22 +122,31 @@ class LanceReader(ds.DataSourceReader):
                 self.where.append(text)
 
     def partitions(self) -> Sequence[ds.InputPartition]:
-        return [FragmentPartition(fragment.fragment_id) for fragment in self.plan.dataset().get_fragments()]
+        return [FragmentPartition(fragment_id) for fragment_id in self.plan.fragment_ids()]
 
-    def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, FragmentPartition)
-        dataset = self.plan.dataset()
-        schema = self.plan.spark_schema()
-        scanner = dataset.scanner(
-            columns=list(self.plan.columns),
-            filter=" AND ".join(f"({text})" for text in self.where) or None,
-            fragments=[dataset.get_fragment(partition.fragment_id)],
-            batch_size=BATCH_ROWS,
-            blob_handling="all_binary",
-            with_row_address=self.plan.with_address,
-        )
-        for batch in scanner.to_batches():
-            yield pa.RecordBatch.from_arrays([_widened(batch.column(f.name), f.type) for f in schema], schema=schema)
+    def read(self, partition: ds.InputPartition | None) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, FragmentPartition):
+            return iter(())  # Spark's way to read a table without a partition
+        return self.plan.read(partition.fragment_id, " AND ".join(f"({text})" for text in self.where) or None)
+
+
+def frame(spark: SparkSession, plan: ScanPlan) -> DataFrame:
+    """The rows of `plan` for a stage: one task a fragment, in the Python workers that run already.
+
+    The data source is for people's SQL: it pushes filters down, but each query of it starts Python processes to be planned.
+    """
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for fragment_id in batch.column("fragment_id").to_pylist():
+                yield from plan.read(fragment_id)
+
+    ids = plan.fragment_ids()
+    schema = from_arrow_schema(plan.spark_schema())
+    if not ids:
+        return spark.createDataFrame([], schema)
+    tasks = spark.sparkContext.parallelize([(fragment_id,) for fragment_id in ids], len(ids))
+    return spark.createDataFrame(tasks, "fragment_id int").mapInArrow(read, schema)
 
 
 def to_sql(condition: ds.Filter) -> str | None:
@@ -148,7 +176,7 @@ def _literal(value: Any) -> str | None:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float):
-        return repr(value)
+        return repr(value) if math.isfinite(value) else None
     if isinstance(value, str):
         return "'" + value.replace("'", "''") + "'"
     if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
@@ -162,6 +190,8 @@ def _is_blob(kind: pa.DataType) -> bool:
 
 def spark_type(kind: pa.DataType) -> pa.DataType:
     """The Arrow type that Spark accepts for a Lance type."""
+    if _is_blob(kind):  # first: an extension type can't be looked up in a dict
+        return pa.binary()
     widened = {
         pa.uint8(): pa.int16(),
         pa.uint16(): pa.int32(),
@@ -174,7 +204,7 @@ def spark_type(kind: pa.DataType) -> pa.DataType:
         return pa.float32()
     if pa.types.is_large_string(kind):
         return pa.string()
-    if _is_blob(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
+    if pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
         return pa.binary()
     if pa.types.is_fixed_size_list(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return pa.list_(spark_type(kind.value_type))

@@ -10,12 +10,12 @@ import math
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 from streaming import Stream, StreamingDataset
 from streaming.base.constant import SHM_TO_CLEAN
+from streaming.base.dataset import _ShardState
 from streaming.base.format import Reader
 from streaming.base.format.mds import MDSReader
 from streaming.base.world import World
@@ -97,6 +97,7 @@ class CorpusDataset(StreamingDataset):
             raise ConfigError("cache_limit without cache would delete shards of the corpus itself: give a cache folder too")
         root = Path(root)
         self.release = corpus.read_release(root)
+        self._failure: Exception | None = None
         shares = select(self.release, tiers, weights)
         streams = [_stream(root, name, None if weights is None else share, decode_images, cache) for name, share in shares.items()]
         if clean_shared_memory and World.detect().is_local_leader:
@@ -118,19 +119,30 @@ class CorpusDataset(StreamingDataset):
                 'Lower batch_size, leave these buckets out (weight 0), or use "random"'
             )
 
-    def on_exception(self, future: Future[None]) -> None:
-        """Remember why a background thread failed, for __iter__."""
-        error = future.exception()
-        if error is not None:
+    def prepare_shard(self, shard_id: int, blocking: bool = True) -> None:
+        """Fetch a shard; a failure is remembered for __iter__.
+
+        Upstream then leaves the shard marked as being fetched, and the other workers wait for ever. Marked as present, it lets each of them
+        go on to read it, find no file, try for itself and fail for itself.
+        """
+        try:
+            super().prepare_shard(shard_id, blocking)
+        except Exception as error:
             self._failure = error
-        super().on_exception(future)
+            if self._shard_states[shard_id] == _ShardState.PREPARING:
+                self._shard_states[shard_id] = _ShardState.LOCAL
+            raise
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """The samples of this rank and worker. Raises ImagelakeError when a shard cannot be had: upstream would end the epoch early."""
-        yield from super().__iter__()
-        if hasattr(self, "_event") and self._event.is_set():
-            failure = getattr(self, "_failure", None)
-            raise ImagelakeError(f"the epoch ended early: a shard could not be read: {failure}") from failure
+        try:
+            yield from super().__iter__()
+        except Exception:
+            if self._failure is None:
+                raise
+            self._event.set()
+        if self._failure is not None:
+            raise ImagelakeError(f"the epoch ended early: a shard could not be read: {self._failure}") from self._failure
 
 
 def select(release: Release, tiers: Sequence[int] | None, weights: Mapping[str, float] | None) -> dict[str, float]:
@@ -184,8 +196,9 @@ def _stream(root: Path, name: str, proportion: float | None, decode_images: bool
 def remove_stale_shared_memory(stale_after_seconds: float = STALE_AFTER_SECONDS) -> list[str]:
     """Remove streaming's blocks in shared memory that this user's killed processes left behind; returns their names.
 
-    A block goes when it is this user's, older than `stale_after_seconds` and mapped by no process. (Upstream's own cleaning takes
-    every block, also those of another trainer that runs.) Does nothing without /dev/shm and /proc.
+    A block goes when it is this user's, older than `stale_after_seconds` and mapped by no process. Upstream's own cleaning takes every
+    block, also those of a trainer that runs. A trainer maps what it finds when it starts, so blocks that were stale then go only
+    after its end. Does nothing without /dev/shm and /proc.
     """
     if not (_SHARED_MEMORY.is_dir() and _PROCESSES.is_dir()):
         return []

@@ -27,6 +27,8 @@ INDEX = "index.json"
 OFFSET_BYTES = 4
 # Offsets are uint32.
 MAX_SHARD_BYTES = 1 << 32
+# Below IOV_MAX, the most that one call of writev takes.
+PARTS_PER_WRITE = 128
 
 _FIXED_BYTES = {"int": 8}
 _VARIABLE = frozenset({"str", "jpeg", "bytes"})
@@ -132,6 +134,7 @@ class _Encoder:
         self.encodings = [columns[name] for name in self.names]
         self.known = frozenset(self.names)
         self.shape = shape
+        self.heads = jpeg.HeadReader()
         self.expected = dict(zip(("width", "height"), shape, strict=True)) if shape else {}
 
     def encode(self, sample: Mapping[str, Any], index: int) -> list[bytes]:
@@ -171,7 +174,7 @@ class _Encoder:
         return value
 
     def _check_jpeg(self, data: bytes) -> None:
-        info = jpeg.parse(data)
+        info = self.heads.parse(data)
         if len(info.components) != 3:
             raise ValueError(f"has {len(info.components)} colour components, not 3")
         if self.shape is not None and (info.width, info.height) != self.shape:
@@ -187,19 +190,35 @@ def _write_parts(path: Path, parts: Sequence[bytes], fsync: bool) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        with temporary.open("wb", buffering=1 << 20) as file:
-            file.writelines(parts)
+        with temporary.open("wb", buffering=0) as file:
+            for first in range(0, len(parts), PARTS_PER_WRITE):
+                chunk = parts[first : first + PARTS_PER_WRITE]
+                # Hashed while the bytes are warm from being copied to the file.
+                _write_all(file.fileno(), chunk)
+                for part in chunk:
+                    digest.update(part)
             if fsync:
-                file.flush()
                 os.fsync(file.fileno())
-        for part in parts:
-            digest.update(part)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
     if fsync:
         sync_folder(path.parent)
     return digest.hexdigest()
+
+
+def _write_all(descriptor: int, parts: Sequence[bytes]) -> None:
+    """Write all of `parts` without joining them first. A call may write less than it was given: go on with the rest."""
+    left: list[bytes | memoryview] = [part for part in parts if part]
+    while left:
+        written = os.writev(descriptor, left)
+        done = 0
+        while done < len(left) and written >= len(left[done]):
+            written -= len(left[done])
+            done += 1
+        left = left[done:]
+        if written:
+            left[0] = memoryview(left[0])[written:]
 
 
 def write_index(bucket: Path, entries: Sequence[Mapping[str, Any]]) -> None:

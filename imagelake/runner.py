@@ -43,9 +43,9 @@ def _run_one(main: Main, name: str, args: argparse.Namespace) -> int:
 
 
 def load_config(files: Sequence[str | Path], overrides: Sequence[str], sources: str | None = None) -> Config:
-    if sources is not None:
-        overrides = [*overrides, f"sources={Path(sources).resolve()}"]
-    return config.load(files, overrides)
+    """`sources` is a path and taken as it is: an override would be read as YAML, where ": " and " #" mean something."""
+    cfg = config.load(files, overrides)
+    return cfg if sources is None else cfg.model_copy(update={"sources": str(Path(sources).resolve())})
 
 
 def guarded(action: Callable[[], int]) -> int:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from imagelake.config import SparkConfig
 
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+
 # What the stages rely on, whatever a properties file says.
 FIXED = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -49,12 +51,16 @@ def build(cfg: SparkConfig, app_name: str = "imagelake") -> SparkSession:
     spark.sparkContext.setLogLevel("ERROR")
     # PySpark logs each failed analysis as a page of JSON, beside the exception that says the same.
     logging.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)
+    from imagelake.lance_source import LanceDataSource
+
+    spark.dataSource.register(LanceDataSource)
     return spark
 
 
 def properties(cfg: SparkConfig) -> dict[str, str]:
     """Spark properties: the file's, then the configuration's own, then what the stages rely on."""
-    return read_properties(CONF / cfg.properties) | dict(cfg.conf) | FIXED | {"spark.driver.extraJavaOptions": _java_options()}
+    chosen = read_properties(CONF / cfg.properties) | dict(cfg.conf)
+    return chosen | FIXED | {JAVA_OPTIONS: f"{_java_options()} {chosen.get(JAVA_OPTIONS, '')}".strip()}
 
 
 def read_properties(path: Path) -> dict[str, str]:
@@ -87,7 +93,7 @@ def write_spark_defaults() -> Path:
     path.parent.mkdir(exist_ok=True)
     values = FIXED | {
         "spark.jars": ",".join(map(str, checked_jars())),
-        "spark.driver.extraJavaOptions": _java_options(),
+        JAVA_OPTIONS: _java_options(),
         "spark.pyspark.python": sys.executable,
         "spark.driver.memory": "4g",
     }

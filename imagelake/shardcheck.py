@@ -189,8 +189,8 @@ class _SampleChecker:
         self.task = result.task
         self.integers = [name for name, encoding in self.task.columns.items() if encoding == "int"]
         self.texts = [name for name, encoding in self.task.columns.items() if encoding == "str"]
-        # Images of one bucket by one encoder share their head: one that was found good need not be read again.
-        self.good_head = b""
+        self.heads = jpeg.HeadReader()
+        self.good_head: jpeg.JpegInfo | None = None
 
     def check(self, sample: memoryview, index: int) -> str | None:
         """Check one sample and return its id, None when it has none that can be read."""
@@ -228,19 +228,17 @@ class _SampleChecker:
                 self.result.fault("size_column", f"column {name!r} is {numbers[name]}", index, image_id)
 
     def _image_faults(self, image: bytes) -> list[tuple[str, str]]:
-        faults: list[tuple[str, str]] = []
-        whole = image.endswith(jpeg.EOI)
-        if not (self.good_head and whole and image.startswith(self.good_head)):
-            try:
-                info = jpeg.parse(image)
-            except jpeg.JpegError as error:
-                return [("not_jpeg", str(error))]
-            faults = self._head_faults(info)
-            if not faults and not info.progressive:
-                self.good_head = image[: info.header_bytes]
-        if self.good_head and not faults and image.find(jpeg.EOI, len(self.good_head)) != len(image) - 2:
-            faults.append(("trailing_bytes", "bytes follow the end of the image"))
+        try:
+            info = self.heads.parse(image)
+        except jpeg.JpegError as error:
+            return [("not_jpeg", str(error))]
+        faults = [] if info is self.good_head else self._head_faults(info)
+        if not faults:
+            self.good_head = info
         if self.task.decode:
+            # A baseline image has one end marker: in compressed data 0xff is always followed by 0 or a restart marker.
+            if not info.progressive and image.find(jpeg.EOI, info.header_bytes) != len(image) - 2:
+                faults.append(("trailing_bytes", "bytes follow the end of the image"))
             try:
                 simplejpeg.decode_jpeg(image, colorspace="GRAY", min_height=1, min_width=1, fastdct=True, strict=True)
             except ValueError as error:

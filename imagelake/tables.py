@@ -73,12 +73,12 @@ SOURCE_FILES = Table(
     name="source_files",
     path="source_files",
     format="delta",
-    key=(C.SOURCE, "path"),
+    key=(C.SOURCE, "key"),
     grain="one file of a source that was ingested whole, pinned by size and modification time",
     schema=pa.schema(
         [
             (C.SOURCE, pa.string()),
-            ("path", pa.string()),
+            ("key", pa.string()),
             ("size_bytes", pa.int64()),
             ("mtime_ns", pa.int64()),
             (C.INGEST_RUN, pa.string()),

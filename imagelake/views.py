@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from imagelake import corpus, delta, tables
+from imagelake import corpus, delta, lance_source, tables
 from imagelake.config import Config
 
 if TYPE_CHECKING:
@@ -17,23 +17,28 @@ CORPUS_ROWS = "corpus_rows"
 NAMES = (*(table.name for table in tables.TABLES), CORPUS_ROWS)
 
 
-def register(spark: SparkSession, cfg: Config) -> tuple[str, ...]:
-    """Create the views in `spark` and return their names. A table that does not exist yet is an empty view with its schema."""
+def register(spark: SparkSession, cfg: Config, *, pushdown: bool = True) -> tuple[str, ...]:
+    """Create the views in `spark` and return their names. A table that does not exist yet is an empty view with its schema.
+
+    pushdown: filters reach Lance, which pays for single rows; without, a scan of the whole table starts faster.
+    """
     lake = Path(cfg.lake.root)
     for table in tables.TABLES:
-        view = _read(spark, lake, table)
+        view = _read(spark, lake, table, pushdown)
         view.drop(*table.bytes_columns).createOrReplaceTempView(table.name)
     corpus_rows(spark, Path(cfg.corpus.root)).createOrReplaceTempView(CORPUS_ROWS)
     return NAMES
 
 
-def _read(spark: SparkSession, lake: Path, table: tables.Table) -> DataFrame:
+def _read(spark: SparkSession, lake: Path, table: tables.Table, pushdown: bool) -> DataFrame:
     if table.format == "delta":
         return delta.read(spark, lake, table)
     path = lake / table.path
     schema = delta.spark_schema(table)
     if table.format == "lance" and path.is_dir():
-        return spark.read.format("lance").option("path", str(path)).load()
+        if pushdown:
+            return spark.read.format("lance").option("path", str(path.resolve())).load()
+        return lance_source.frame(spark, lance_source.ScanPlan.pin(str(path.resolve()), (), None, with_address=False))
     if table.format == "json" and path.is_dir():
         return spark.read.schema(schema).json(str(path))
     return spark.createDataFrame([], schema)

@@ -7,14 +7,13 @@ from that file, so that no shuffle carries an image. What is kept no more (a str
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession, Window
@@ -32,9 +31,8 @@ from imagelake.runner import run, unchanged
 if TYPE_CHECKING:
     from pyspark import Accumulator
 
-FILE = "file"
+FILE, SHAPE = "file", "shape"
 CARRIED = (C.IMAGE_ID, C.SHA256, C.PHASH, C.SOURCE, C.SOURCE_KEY, C.LICENSE, C.ATTRIBUTION)
-SHAPE = "tier int, bucket_width int, bucket_height int, bucket string"
 RESULT = "fragments string, failures string"
 
 
@@ -61,25 +59,19 @@ def united_captions(samples: DataFrame, duplicates: DataFrame, max_captions: int
     return few.groupBy(F.col("owner").alias(C.IMAGE_ID)).agg(named.alias(C.CAPTIONS))
 
 
-def shape_of(tiers: tuple[int, ...]) -> Callable[[pd.Series[int], pd.Series[int]], pd.DataFrame]:
-    """width, height: int [N] -> tier, bucket width, bucket height, bucket key [N]."""
-
-    def shape(width: pd.Series[int], height: pd.Series[int]) -> pd.DataFrame:
-        tier, w, h, _ = buckets.assign(width.to_numpy(np.int64), height.to_numpy(np.int64), tiers)
-        keys = [f"{a / b:.3f}" for a, b in zip(w, h, strict=True)]
-        return pd.DataFrame({"tier": tier, "bucket_width": w, "bucket_height": h, "bucket": keys})
-
-    return shape
+def plan(survivors: DataFrame, captions: DataFrame) -> DataFrame:
+    """What is to be made, and from which file: columns only."""
+    columns = (*CARRIED, C.CAPTIONS, C.WIDTH, C.HEIGHT, FILE)
+    return survivors.join(captions, on=C.IMAGE_ID, how="left").select(*columns)
 
 
-def plan(survivors: DataFrame, captions: DataFrame, tiers: tuple[int, ...]) -> DataFrame:
-    """What each task makes, and from which file: columns only."""
-    shape = F.pandas_udf(shape_of(tiers), SHAPE)
-    return (
-        survivors.join(captions, on=C.IMAGE_ID, how="left")
-        .select(*CARRIED, C.CAPTIONS, C.WIDTH, C.HEIGHT, FILE, shape(C.WIDTH, C.HEIGHT).alias("shape"))
-        .select(*CARRIED, C.CAPTIONS, C.WIDTH, C.HEIGHT, FILE, "shape.*")
-    )
+def with_shapes(samples: list[dict[str, Any]], tiers: tuple[int, ...]) -> dict[str, dict[str, Any]]:
+    """The planned samples by image_id, each with the tier and the bucket that it goes to."""
+    width = np.array([sample[C.WIDTH] for sample in samples], np.int64)
+    height = np.array([sample[C.HEIGHT] for sample in samples], np.int64)
+    tier, bucket_width, bucket_height, _ = buckets.assign(width, height, tiers)
+    shapes = (buckets.Bucket(int(t), int(w), int(h)) for t, w, h in zip(tier, bucket_width, bucket_height, strict=True))
+    return {sample[C.IMAGE_ID]: sample | {SHAPE: shape} for sample, shape in zip(samples, shapes, strict=True)}
 
 
 def images_in(path: str, image_ids: Set[str]) -> Iterator[tuple[str, bytes]]:
@@ -104,14 +96,22 @@ def images_in(path: str, image_ids: Set[str]) -> Iterator[tuple[str, bytes]]:
 
 def curated_row(sample: dict[str, Any], data: bytes, cfg: CurateConfig, crop: bool, max_pixels: int) -> dict[str, Any]:
     """One row of curated. Raises Defect when the bytes can't be turned into pixels."""
-    width, height = sample["bucket_width"], sample["bucket_height"]
-    image = bucket_jpeg(data, width, height, background=cfg.background, crop=crop, max_pixels=max_pixels, quality=cfg.jpeg_quality)
+    shape: buckets.Bucket = sample[SHAPE]
+    image = bucket_jpeg(
+        data,
+        shape.width,
+        shape.height,
+        background=cfg.background,
+        crop=crop,
+        max_pixels=max_pixels,
+        quality=cfg.jpeg_quality,
+    )
     return {name: sample[name] for name in CARRIED} | {
         C.IMAGE: image,
-        C.WIDTH: width,
-        C.HEIGHT: height,
-        C.TIER: sample["tier"],
-        C.BUCKET: sample["bucket"],
+        C.WIDTH: shape.width,
+        C.HEIGHT: shape.height,
+        C.TIER: shape.tier,
+        C.BUCKET: shape.key,
         C.ORIGINAL_WIDTH: sample[C.WIDTH],
         C.ORIGINAL_HEIGHT: sample[C.HEIGHT],
         C.BYTE_SIZE: len(image),
@@ -121,13 +121,13 @@ def curated_row(sample: dict[str, Any], data: bytes, cfg: CurateConfig, crop: bo
 
 def curator(
     lake: Path, cfg: CurateConfig, geometry: GeometryConfig, max_pixels: int, done: Accumulator[int]
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The task: planned rows in, staged fragments and failures out."""
     crop = geometry.out_of_range == "crop"
 
     def rows(planned: list[dict[str, Any]], failures: list[tuple[str, str, str]]) -> Iterator[dict[str, Any]]:
         for path, group in groupby(sorted(planned, key=lambda sample: sample[FILE]), key=lambda sample: sample[FILE]):
-            by_id = {sample[C.IMAGE_ID]: sample for sample in group}
+            by_id = with_shapes(list(group), geometry.tiers)
             for image_id, data in images_in(path, by_id.keys()):
                 try:
                     yield curated_row(by_id[image_id], data, cfg, crop, max_pixels)
@@ -135,7 +135,7 @@ def curator(
                     failures.append((image_id, defect.reason, defect.detail))
                 done.add(1)
 
-    def curate(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def curate(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         planned = [sample for batch in batches for sample in batch.to_pylist()]
         if not planned:
             return
@@ -164,7 +164,7 @@ def main(spark: SparkSession, cfg: Config) -> StageResult:
     gone = [row[C.IMAGE_ID] for row in present.join(kept.select(C.IMAGE_ID), on=C.IMAGE_ID, how="left_anti").collect()]
     missing = kept.join(present, on=C.IMAGE_ID, how="left_anti").drop(C.CAPTIONS)
     captions = united_captions(samples.select(C.IMAGE_ID, C.CAPTIONS), duplicates, cfg.curate.max_captions)
-    planned = plan(missing, captions, cfg.geometry.tiers)
+    planned = plan(missing, captions)
     batch = f"curate-{digest_of([read, cfg.digest(['curate', 'geometry']), lance.version(lake, tables.CURATED)])}"
     fragments, failures = _curate(spark, lake, cfg, planned)
     if failures:

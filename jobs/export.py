@@ -8,7 +8,7 @@ the same bytes to the same name. The driver then publishes: rows, the index of e
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from imagelake import columns as C
-from imagelake import corpus, delta, mds, progress, tables
+from imagelake import corpus, delta, lance_source, mds, progress, tables
 from imagelake.config import Config, digest_of
 from imagelake.errors import GateError
 from imagelake.lance_source import ROW_ADDRESS
@@ -91,10 +91,10 @@ def shard_writer(
     columns: Mapping[str, str],
     shard_bytes: int,
     done: Accumulator[int],
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The task: planned rows in, whole shards written, their index entries out."""
 
-    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from imagelake.lance import BlobReader
 
         blobs = BlobReader.open(lake, tables.CURATED, C.IMAGE, version)
@@ -123,19 +123,19 @@ def with_images(
             yield {name: row[name] for name in names} | {C.IMAGE: image}
 
 
-def caption_names(spark: SparkSession, lake: Path, cfg: Config, released: corpus.Release | None) -> list[str]:
+def caption_names(curated: DataFrame, cfg: Config, released: corpus.Release | None) -> list[str]:
     """The baseline captions to export: those of the release, so that every shard has the same columns; else as configured; else all."""
     if released is not None:
         return list(released.captions)
     if cfg.export.captions is not None:
         return list(cfg.export.captions)
-    named = curated_rows(spark, lake, None).select(F.explode(C.CAPTIONS).alias("caption")).select("caption.name").distinct()
+    named = curated.select(F.explode(C.CAPTIONS).alias("caption")).select("caption.name").distinct()
     return sorted(row["name"] for row in named.collect())
 
 
-def curated_rows(spark: SparkSession, lake: Path, version: int | None) -> DataFrame:
-    reader = spark.read.format("lance").option("path", str((lake / tables.CURATED.path).resolve())).option("row_address", "true")
-    return (reader if version is None else reader.option("version", str(version))).load()
+def curated_rows(spark: SparkSession, lake: Path, version: int) -> DataFrame:
+    path = str((lake / tables.CURATED.path).resolve())
+    return lance_source.frame(spark, lance_source.ScanPlan.pin(path, (), version, with_address=True))
 
 
 def main(spark: SparkSession, cfg: Config) -> StageResult:
@@ -146,14 +146,14 @@ def main(spark: SparkSession, cfg: Config) -> StageResult:
     if version < 0:
         return StageResult(nothing_to_do=True)
     released = corpus.read_release(root) if (root / corpus.RELEASE).is_file() else None
-    captions = caption_names(spark, lake, cfg, released)
+    curated = curated_rows(spark, lake, version)
+    captions = caption_names(curated, cfg, released)
     columns = mds_columns(captions, cfg.caption.column)
     if released is not None and columns != dict(released.columns):
         raise GateError(
             f"{root}: the released corpus has columns {', '.join(released.columns)}, this export would write {', '.join(columns)}; "
             "give corpus.root a new folder"
         )
-    curated = curated_rows(spark, lake, version)
     known = corpus_rows(spark, root).select(C.IMAGE_ID)
     fresh = samples(curated.join(known, on=C.IMAGE_ID, how="left_anti"), captions, cfg.caption.column)
     planned = plan(fresh, columns, cfg.export.shard_bytes).persist(StorageLevel.DISK_ONLY)

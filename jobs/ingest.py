@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,12 +80,12 @@ def sample_row(spec: SourceSpec, record: Record, max_pixels: int, batch: str) ->
 
 def reader(
     specs: Sequence[SourceSpec], max_pixels: int, batch: str, done: Accumulator[int]
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The task: units in, rows of samples out, in Arrow batches of bounded bytes."""
     by_name = {spec.name: spec for spec in specs}
     schema = tables.SAMPLES.schema
 
-    def read(units: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def read(units: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows: list[dict[str, Any]] = []
         buffered = 0
         for text in (text for batch_ in units for text in batch_.column("unit").to_pylist()):
@@ -105,16 +105,22 @@ def reader(
 
 
 def new_files(spark: SparkSession, lake: Path, files: Sequence[SourceFile]) -> list[SourceFile]:
-    """The files that were never ingested. Raises ImagelakeError for one that changed since it was."""
+    """The files that were never ingested. Raises ImagelakeError for one with images that changed since it was.
+
+    A metadata file may grow beside new images: they find their captions in it, while what was ingested stays as it is.
+    """
+    if delta.version(lake, tables.SOURCE_FILES) < 0:
+        return list(files)
     known = {
-        (row[C.SOURCE], row["path"]): (row["size_bytes"], row["mtime_ns"]) for row in delta.read(spark, lake, tables.SOURCE_FILES).collect()
+        (row[C.SOURCE], row["key"]): (row["size_bytes"], row["mtime_ns"])
+        for row in delta.read(spark, lake, tables.SOURCE_FILES).collect()
     }
     fresh = []
     for file in files:
-        pinned = known.get((file.source, file.path))
+        pinned = known.get((file.source, file.key))
         if pinned is None:
             fresh.append(file)
-        elif pinned != (file.size, file.mtime_ns):
+        elif pinned != (file.size, file.mtime_ns) and not file.is_sidecar:
             raise ImagelakeError(
                 f"{file.path}: changed since source {file.source!r} was ingested. Its records are in the lake as they were: "
                 "put the old file back, or give the new one another name"
@@ -155,7 +161,7 @@ def write_plan(lake: Path, specs: Sequence[SourceSpec], files: Sequence[SourceFi
     body = {
         "max_pixels": cfg.ingest.max_pixels,
         "specs": [spec.model_dump(mode="json") for spec in used],
-        "files": [[file.source, file.path, file.size, file.mtime_ns] for file in files],
+        "files": [[file.source, file.key, file.size, file.mtime_ns] for file in files],
         "units": [
             unit.to_json()
             for spec in used
@@ -167,8 +173,21 @@ def write_plan(lake: Path, specs: Sequence[SourceSpec], files: Sequence[SourceFi
     return path
 
 
-def ingest_batch(spark: SparkSession, lake: Path, plan: Path) -> tuple[str, int]:
-    """Carry out a plan; safe to repeat from any point. Returns the batch's name and the number of its rows."""
+def begun(spark: SparkSession, lake: Path) -> list[Path]:
+    """Plans of interrupted runs whose samples are in the lake, to be finished. The others wrote nothing: they are dropped and made anew."""
+    plans = {plan.stem.removeprefix("ingest-"): plan for plan in sorted((lake / "plans").glob("ingest-*.json"))}
+    if not plans:
+        return []
+    written = delta.read(spark, lake, tables.SAMPLES).where(F.col(C.INGEST_RUN).isin(list(plans)))
+    batches = {row[C.INGEST_RUN] for row in written.select(C.INGEST_RUN).distinct().collect()}
+    for batch, plan in plans.items():
+        if batch not in batches:
+            plan.unlink()
+    return [plan for batch, plan in plans.items() if batch in batches]
+
+
+def ingest_batch(spark: SparkSession, lake: Path, plan: Path) -> str:
+    """Carry out a plan; safe to repeat from any point. Returns the batch's name."""
     body = json.loads(plan.read_text(encoding="utf-8"))
     batch = plan.stem.removeprefix("ingest-")
     specs = [SourceSpec.model_validate(spec) for spec in body["specs"]]
@@ -177,12 +196,12 @@ def ingest_batch(spark: SparkSession, lake: Path, plan: Path) -> tuple[str, int]
     frame = spark.createDataFrame(spark.sparkContext.parallelize([(unit,) for unit in units], max(len(units), 1)), "unit string")
     samples = frame.mapInArrow(reader(specs, body["max_pixels"], batch, done), delta.spark_schema(tables.SAMPLES))
     with progress.meter("ingest", poll=lambda: int(done.value)):
-        delta.append(samples, lake, tables.SAMPLES, batch=batch, options=delta.IMAGE_WRITE_OPTIONS)
+        delta.append(samples, lake, tables.SAMPLES, batch=batch, parquet=delta.IMAGE_PARQUET)
     delta.append(rejects_of(delta.read(spark, lake, tables.SAMPLES), batch), lake, tables.REJECTS, batch=batch)
     pinned = spark.createDataFrame([(*file, batch) for file in body["files"]], delta.spark_schema(tables.SOURCE_FILES))
     delta.append(pinned.coalesce(1), lake, tables.SOURCE_FILES, batch=batch)
     plan.unlink()
-    return batch, len(units)
+    return batch
 
 
 def main(spark: SparkSession, cfg: Config) -> StageResult:
@@ -191,9 +210,9 @@ def main(spark: SparkSession, cfg: Config) -> StageResult:
     lake = Path(cfg.lake.root)
     specs = load_sources(Path(cfg.sources))
     files = [file for spec in specs for file in list_files(spec)]
-    done = [ingest_batch(spark, lake, plan)[0] for plan in sorted((lake / "plans").glob("ingest-*.json"))]
+    done = [ingest_batch(spark, lake, plan) for plan in begun(spark, lake)]
     for batch in batches(new_files(spark, lake, files), cfg.ingest.batch_bytes):
-        done.append(ingest_batch(spark, lake, write_plan(lake, specs, batch, cfg))[0])
+        done.append(ingest_batch(spark, lake, write_plan(lake, specs, batch, cfg)))
     if not done:
         return StageResult(nothing_to_do=True)
     return result(spark, lake, done)

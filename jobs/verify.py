@@ -15,9 +15,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from imagelake import buckets, corpus, mds
+from imagelake import buckets, corpus, ledger, mds, progress
+from imagelake.config import Config
 from imagelake.corpus import BucketSummary, Release
 from imagelake.errors import ImagelakeError
+from imagelake.ledger import StageResult
+from imagelake.runner import run
 from imagelake.shardcheck import UNREADABLE_ID, Fault, ShardResult, ShardTask, check_shard, hash_id, read_ids
 from imagelake.verifyreport import VerifyReport, gate
 
@@ -25,6 +28,8 @@ from imagelake.verifyreport import VerifyReport, gate
 Progress = Callable[[int, int], None]
 
 ROWS_PER_BATCH = 1 << 17
+# Below this, starting processes takes longer than the work.
+POOL_MIN_BYTES = 32 << 20
 
 
 def check_corpus(
@@ -35,7 +40,7 @@ def check_corpus(
     max_faults: int = 10_000,
     progress: Progress | None = None,
 ) -> VerifyReport:
-    """Check a corpus whole, with `workers` processes (1: in this one).
+    """Check a corpus whole, with `workers` processes (in this one when 1, or when the corpus is small).
 
     decode False leaves the compressed pixels unread; hashes still cover them. Raises ConfigError when `root` is not a corpus; whatever
     is wrong inside a corpus is a fault in the report.
@@ -136,7 +141,7 @@ def _tasks(
 
 
 def _run(tasks: list[ShardTask], workers: int) -> Iterator[ShardResult]:
-    if workers <= 1 or len(tasks) <= 1:
+    if workers <= 1 or len(tasks) <= 1 or sum(task.size_bytes for task in tasks) < POOL_MIN_BYTES:
         yield from map(check_shard, tasks)
         return
     # spawn: a fork of a process with threads (Spark's gateway, a progress bar) may hang.
@@ -232,8 +237,18 @@ def _check_files(root: Path, release: Release, results: dict[tuple[str, str], Sh
             report.notes.append(f"{relative}: no index names it")
 
 
-def main(root: Path, *, workers: int = 2, progress: Progress | None = None) -> VerifyReport:
-    """Verify a corpus; raises GateError when something is off."""
-    report = check_corpus(root, workers=workers, progress=progress)
+def main(cfg: Config) -> StageResult:
+    """Verify the corpus unless this release was verified before; `imagelake verify` reads it again whenever it is asked."""
+    root = Path(cfg.corpus.root)
+    release = corpus.read_release(root)
+    last = ledger.last_good(Path(cfg.lake.root), "verify")
+    if last is not None and last["notes"].get("release") == release.release:
+        return StageResult(nothing_to_do=True)
+    with progress.meter("verify", total=release.rows) as meter:
+        report = check_corpus(root, workers=cfg.verify.workers, progress=lambda images, _: meter.add(images))
     gate(report)
-    return report
+    return StageResult(report.images, report.images, notes={"release": report.release})
+
+
+if __name__ == "__main__":
+    run(main, "verify")

@@ -142,9 +142,8 @@ def read_unit(spec: SourceSpec, unit: Unit) -> Iterator[Record]:
 
 
 def _metadata_faults(spec: SourceSpec, file: SourceFile) -> Iterator[Record]:
-    root = Path(file.path).parents[file.key.count("/")]
     uri = Path(file.path).as_uri()
-    for fault in metadata.faults(spec, file, root):
+    for fault in metadata.faults(spec, file):
         record = _record(spec, f"{file.key}#{fault.line}!{fault.fault}", f"{uri}#{fault.line}", {})
         record.fault, record.fault_detail = fault.fault, f"line {fault.line}: {fault.detail}"
         yield record

@@ -127,18 +127,19 @@ class Fault:
     detail: str
 
 
-def faults(spec: SourceSpec, file: SourceFile, root: Path) -> Iterator[Fault]:
-    """Rows of no listed image: unreadable ones, names outside `root`, missing files; and second rows of one file."""
+def faults(spec: SourceSpec, file: SourceFile) -> Iterator[Fault]:
+    """Rows of no listed image: unreadable ones, names outside the folder, missing files; and second rows of one file."""
     seen: set[int] = set()
+    folder = Path(file.path).parent
     for row in rows(file):
         name = row.values.get(spec.file_column or FILE_COLUMN)
         if row.problem or not isinstance(name, str) or not name:
             yield Fault(row.line, "bad_metadata", row.problem or f"no {spec.file_column or FILE_COLUMN}")
             continue
         path = _resolve(file, name)
-        if "\0" in path or not Path(path).is_relative_to(root):
-            yield Fault(row.line, "bad_metadata", f"{units.escape_name(name)[:200]} is not below the source's folder")
-        elif not _is_listed(Path(path), root):
+        if "\0" in path or not Path(path).is_relative_to(folder):
+            yield Fault(row.line, "bad_metadata", f"{units.escape_name(name)[:200]} is not below the metadata file's folder")
+        elif not _is_listed(Path(path), folder):
             yield Fault(row.line, "missing_file", f"{units.escape_name(name)[:200]} does not exist")
         elif hash(path) in seen:
             yield Fault(row.line, "duplicate_metadata", f"another row, kept, describes {units.escape_name(name)[:200]}")
@@ -150,10 +151,10 @@ def _resolve(file: SourceFile, name: str) -> str:
     return os.path.normpath(Path(file.path).parent / name)
 
 
-def _is_listed(path: Path, root: Path) -> bool:
+def _is_listed(path: Path, folder: Path) -> bool:
     """Whether the walk of the folder meets this file: it enters no linked folder."""
     try:
-        return path.is_file() and path.parent.resolve() == root.resolve() / path.parent.relative_to(root)
+        return path.is_file() and path.parent.resolve() == folder.resolve() / path.parent.relative_to(folder)
     except (OSError, ValueError):
         return False
 

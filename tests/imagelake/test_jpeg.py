@@ -77,3 +77,13 @@ def test_a_head_that_is_cut_but_ends_like_an_image_is_refused() -> None:
 def test_what_is_no_jpeg_is_refused(data: bytes) -> None:
     with pytest.raises(jpeg.JpegError):
         jpeg.parse(data)
+
+
+def test_a_reader_of_many_heads_gives_what_parsing_each_gives() -> None:
+    reader = jpeg.HeadReader()
+    images = [jpeg_bytes(64, 64, seed) for seed in range(3)] + [jpeg_bytes(64, 48), jpeg_bytes(64, 64, quality=91)]
+    images += [jpeg_bytes(64, 64, comment=b"x"), jpeg_bytes(64, 64, 4)]
+    assert [reader.parse(image) for image in images] == [jpeg.parse(image) for image in images]
+    assert reader.parse(images[-1]) is reader.parse(jpeg_bytes(64, 64, 5))
+    with pytest.raises(jpeg.JpegError, match="EOI"):
+        reader.parse(images[-1][:-1])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -41,9 +42,7 @@ def planned(samples: list[dict[str, Any]], size_limit: int) -> list[list[dict[st
 
 
 @pytest.mark.parametrize("size_limit", [mds.SIZE_LIMIT, 150_000, 100_000])
-def test_shards_and_index_are_byte_for_byte_those_of_mdswriter(
-    tmp_path: Path, samples: list[dict[str, Any]], size_limit: int
-) -> None:
+def test_shards_and_index_are_byte_for_byte_those_of_mdswriter(tmp_path: Path, samples: list[dict[str, Any]], size_limit: int) -> None:
     theirs, ours = tmp_path / "theirs", tmp_path / "ours"
     with MDSWriter(columns=COLUMNS, out=str(theirs), hashes=["xxh3_64"], size_limit=size_limit) as writer:
         for values in samples:
@@ -137,6 +136,16 @@ def test_shards_beyond_the_limits_and_empty_ones_are_refused(
     with pytest.raises(mds.MdsError, match="4 GiB"):
         mds.write_shard(path, COLUMNS, samples, basename="s.mds")
     assert not path.exists()
+
+
+def test_a_shard_is_whole_when_the_system_writes_it_in_small_pieces(
+    tmp_path: Path, samples: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = mds.write_shard(tmp_path / "s.mds", COLUMNS, samples, basename="s.mds")
+    expected, writev = (tmp_path / "s.mds").read_bytes(), os.writev
+    monkeypatch.setattr("os.writev", lambda descriptor, parts: writev(descriptor, [b"".join(parts)[:12_345]]))
+    assert mds.write_shard(tmp_path / "s.mds", COLUMNS, samples, basename="s.mds") == entry
+    assert (tmp_path / "s.mds").read_bytes() == expected
 
 
 def test_a_full_disk_leaves_the_old_shard_and_no_other_file(

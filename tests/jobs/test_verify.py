@@ -17,6 +17,7 @@ from imagelake import corpus, mds
 from imagelake.corpus import BucketSummary
 from imagelake.errors import ConfigError, GateError
 from imagelake.verifyreport import gate
+from jobs import verify
 from jobs.verify import check_corpus
 from tests.corpus_fixture import COLUMNS, ROWS, jpeg_bytes, make_corpus, sample
 
@@ -34,6 +35,11 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def root(clean: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(clean, tmp_path / "corpus"))
+
+
+@pytest.fixture(autouse=True)
+def processes_even_for_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify, "POOL_MIN_BYTES", 0)
 
 
 def kinds_of(root: Path, **options: Any) -> set[str]:

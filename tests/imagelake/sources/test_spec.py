@@ -35,7 +35,12 @@ def error_of(folder: Path, text: str) -> str:
 
 def test_the_documented_shape_loads_with_paths_relative_to_the_file(tmp_path: Path) -> None:
     photos, web, hub = load_sources(sources(tmp_path, GOOD))
-    assert (photos.name, photos.format, photos.license, photos.captions) == ("photos", "folder", "CC0-1.0", {"alt": "metadata.jsonl:caption"})
+    assert (photos.name, photos.format, photos.license, photos.captions) == (
+        "photos",
+        "folder",
+        "CC0-1.0",
+        {"alt": "metadata.jsonl:caption"},
+    )
     assert photos.path == (str(tmp_path / "in/photos"),)
     assert web.path == (str(tmp_path / "in/*.tar"),)
     assert web.trust == ("deduplicated",)
@@ -56,7 +61,10 @@ def one(extra: str, *, format: str = "webdataset") -> str:
     ("text", "message"),
     [
         (one("captoins: {alt: txt}"), "sources.yaml: sources[0].captoins: unknown key, did you mean 'captions'?"),
-        ("sources: [{name: a, format: zip, path: x}]", "sources.yaml: sources[0].format: unknown format 'zip': one of folder, parquet, webdataset"),
+        (
+            "sources: [{name: a, format: zip, path: x}]",
+            "sources.yaml: sources[0].format: unknown format 'zip': one of folder, parquet, webdataset",
+        ),
         ("sources: [{name: a, format: folder}]", "sources.yaml: sources[0].path: is missing"),
         ("source: []", "sources.yaml: source: unknown key, did you mean 'sources'?"),
         ("sources: []", "sources.yaml: sources: expected a list of at least one source"),
@@ -68,14 +76,20 @@ def one(extra: str, *, format: str = "webdataset") -> str:
         (one("captions: {alt: ''}"), "sources.yaml: sources[0].captions.alt: is empty"),
         (one("captions: {alt: 3}"), "sources.yaml: sources[0].captions.alt: Input should be a valid string"),
         (one("captions: {alt: 'json:'}"), "sources[0].captions.alt: 'json:' is neither an extension"),
-        (one("captions: {alt: 'meta.xml:caption'}", format="folder"), "sources[0].captions.alt: 'meta.xml:caption' is neither a metadata file"),
+        (
+            one("captions: {alt: 'meta.xml:caption'}", format="folder"),
+            "sources[0].captions.alt: 'meta.xml:caption' is neither a metadata file",
+        ),
         (one("captions: {alt: jpg}", format="folder"), "sources[0].captions.alt: 'jpg' is an image's extension"),
         (one("image: x", format="folder"), "sources[0].image: not for a folder"),
         (one("file_column: x", format="parquet"), "sources[0].file_column: only for a folder"),
         (one("trust: [nsfw]"), "sources.yaml: sources[0].trust[0]: unknown flag 'nsfw': one of deduplicated"),
         ("sources: [{name: a, format: folder, path: 's3://bucket/x'}]", "sources[0].path: 's3://bucket/x' is no local path"),
         ("sources: [{name: a, format: webdataset, path: 'pipe:cat x'}]", "sources[0].path: 'pipe:cat x' is no local path"),
-        ("sources: [{name: a, format: folder, path: x}, {name: a, format: folder, path: y}]", "sources[1].name: 'a' is the name of sources[0] too"),
+        (
+            "sources: [{name: a, format: folder, path: x}, {name: a, format: folder, path: y}]",
+            "sources[1].name: 'a' is the name of sources[0] too",
+        ),
         ("sources: [{name: 'a\\nb', format: folder, path: x}]".replace("'", '"'), "sources[0].name: a name is printable"),
     ],
 )

@@ -98,7 +98,9 @@ def test_interleaved_members_are_joined(tmp_path: Path) -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.binary(min_size=1, max_size=700), st.booleans()), max_size=12), st.randoms())
-def test_any_order_of_members_gives_the_same_rows(tmp_path_factory: pytest.TempPathFactory, samples: list[tuple[bytes, bool]], rng: random.Random) -> None:
+def test_any_order_of_members_gives_the_same_rows(
+    tmp_path_factory: pytest.TempPathFactory, samples: list[tuple[bytes, bool]], rng: random.Random
+) -> None:
     members, expected = [], {}
     for number, (image, with_caption) in enumerate(samples):
         members.append((f"k{number}.jpg", image))
@@ -115,6 +117,13 @@ def test_a_member_met_twice_is_kept_once_and_each_repeat_is_a_fault(tmp_path: Pa
     records = read(tmp_path, tar(("a.jpg", b"1"), ("a.jpg", b"2"), ("a.JPG", b"3"), ("a.jpg", b"4"), ("b.jpg", b"5")))
     assert rows(records) == {"s.tar/a": (b"1", None), "s.tar/b": (b"5", None)}
     assert faults(records) == dict.fromkeys(["s.tar/a.jpg!2", "s.tar/a.JPG!2", "s.tar/a.jpg!3"], "duplicate_member")
+
+
+def test_the_first_of_a_repeated_member_wins_in_a_long_tar_too(tmp_path: Path) -> None:
+    order = [(f"{number}.jpg", f"{number} {turn}".encode()) for turn in range(3) for number in random.Random(turn).sample(range(200), 200)]
+    records = read(tmp_path, tar(*order))
+    assert rows(records) == {f"s.tar/{number}": (f"{number} 0".encode(), None) for number in range(200)}
+    assert len(faults(records)) == 400
 
 
 def test_a_second_image_of_a_sample_is_a_fault_whatever_its_kind(tmp_path: Path) -> None:
@@ -146,7 +155,13 @@ def test_captions_only_is_no_image(tmp_path: Path) -> None:
 def test_json_members_give_captions_licence_and_attribution(tmp_path: Path) -> None:
     meta = {"meta": {"caption": "deep", "list": [None, "", "first"]}, "license": "CC-BY-4.0", "nan": float("nan"), "by": "someone"}
     spec = {
-        "captions": {"alt": "json:meta.caption", "list": "json:meta.list", "nan": "json:nan", "none": "json:no.such", "item": "json:meta.list.2"},
+        "captions": {
+            "alt": "json:meta.caption",
+            "list": "json:meta.list",
+            "nan": "json:nan",
+            "none": "json:no.such",
+            "item": "json:meta.list.2",
+        },
         "license_column": "json:license",
         "attribution_column": "json:by",
         "license": "default",
@@ -223,7 +238,9 @@ def test_every_dialect_of_long_and_foreign_names_reads_as_tarfile_reads_it(tmp_p
 
 
 def test_keys_of_samples_never_meet_keys_of_faults(tmp_path: Path) -> None:
-    records = read(tmp_path, tar(("README", b""), ("README!unparsable_name.jpg", b"i"), ("!incomplete.jpg", b"j"), ("wow!.jpg", b"k"), end=False))
+    records = read(
+        tmp_path, tar(("README", b""), ("README!unparsable_name.jpg", b"i"), ("!incomplete.jpg", b"j"), ("wow!.jpg", b"k"), end=False)
+    )
     assert len(rows(records)) == 3
     assert "s.tar/wow!" in rows(records)
     assert sorted(faults(records).values()) == ["shard_incomplete", "unparsable_name"]
@@ -277,9 +294,30 @@ def test_a_second_archive_behind_the_first_is_not_lost_in_silence(tmp_path: Path
     assert faults(records) == {"s.tar!incomplete": "shard_incomplete"}
 
 
+def pax_record(key: str, value: str) -> bytes:
+    """ "LENGTH KEY=VALUE\\n", where the length counts its own digits too."""
+    rest = f" {key}={value}\n"
+    length = len(rest) + 1
+    while len(f"{length}{rest}") != length:
+        length += 1
+    return f"{length}{rest}".encode()
+
+
 def test_a_huge_extended_header_is_not_read_into_memory(tmp_path: Path) -> None:
-    data = member("././@PaxHeader", b"x" * (2 << 20), kind=tarfile.XHDTYPE) + member("a.jpg", b"i") + tar(("b.jpg", b"j"))
-    assert faults(read(tmp_path, data)) == {"s.tar/a.jpg!unsafe_member": "unsafe_member"}
+    """The header is well formed: only its size speaks against it."""
+    small, huge = pax_record("comment", "x" * 1000), pax_record("comment", "x" * (2 << 20))
+    data = member("h", small, kind=tarfile.XHDTYPE) + member("s.jpg", b"s")
+    data += member("h", huge, kind=tarfile.XHDTYPE) + member("a.jpg", b"i") + tar(("b.jpg", b"j"))
+    records = read(tmp_path, data)
+    assert rows(records) == {"s.tar/s": (b"s", None), "s.tar/b": (b"j", None)}
+    assert faults(records) == {"s.tar/a.jpg!unsafe_member": "unsafe_member"}
+
+
+def test_the_size_in_an_extended_header_counts(tmp_path: Path) -> None:
+    """Members past 8 GiB have their size there, and 0 in the old header."""
+    old = tarfile.TarInfo("a.jpg").tobuf(tarfile.USTAR_FORMAT)
+    data = member("h", pax_record("size", "600"), kind=tarfile.XHDTYPE) + old + b"i" * 600 + b"\0" * 424 + tar(("b.jpg", b"j"))
+    assert rows(read(tmp_path, data)) == {"s.tar/a": (b"i" * 600, None), "s.tar/b": (b"j", None)}
 
 
 def test_a_size_past_the_end_or_below_zero_ends_the_shard(tmp_path: Path) -> None:

@@ -1,0 +1,52 @@
+"""Fixtures that every test may ask for: one Spark session a run, a lake of one's own, the shared small data set."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from imagelake import config
+from imagelake.config import Config
+from imagelake.paths import PROJECT
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SMALL_DATA = Path(os.environ.get("IMAGELAKE_SMALL_DATA", PROJECT.parent / "shared" / "data" / "small"))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The one session of a test run: it costs seconds to start, so tests share it and leave no setting changed."""
+    from imagelake import session
+
+    folder = tmp_path_factory.mktemp("spark")
+    cfg = config.load(overrides=["spark.master=local[2]"]).spark
+    conf = {
+        "spark.driver.memory": "2g",
+        "spark.local.dir": str(folder / "local"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.sql.shuffle.partitions": "3",
+        "spark.ui.enabled": "false",
+    }
+    built = session.build(cfg.model_copy(update={"conf": conf}), "imagelake-tests")
+    yield built
+    built.stop()
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Config:
+    """A configuration whose lake and corpus are empty folders of this test."""
+    return config.load(overrides=[f"lake.root={tmp_path / 'lake'}", f"corpus.root={tmp_path / 'corpus'}"])
+
+
+@pytest.fixture(scope="session")
+def small_data() -> Path:
+    """The folder of the shared small data set; the test is skipped where there is none."""
+    if not SMALL_DATA.is_dir():
+        pytest.skip(f"{SMALL_DATA} does not exist; IMAGELAKE_SMALL_DATA names the folder of the small data set")
+    return SMALL_DATA

@@ -1,0 +1,182 @@
+"""The rule of who may import whom, and the sizes that keep a file readable. Read from the syntax tree: nothing is imported."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from imagelake.paths import PROJECT
+
+OURS = ("imagelake", "jobs", "udfs", "airflow_dags", "demo", "pyspark_lance", "tests", "benchmarks")
+MAX_FILE_LINES = 300
+MAX_FUNCTION_LINES = 60
+
+
+def files(*packages: str) -> list[Path]:
+    return sorted(path for package in packages for path in (PROJECT / package).rglob("*.py"))
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported(path: Path, *, top_level_only: bool = False) -> set[str]:
+    """Dotted names of the modules that a file imports, those for type checkers alone left out."""
+    return {name for node in _imports(tree(path), top_level_only) for name in _names(node)}
+
+
+def _imports(node: ast.AST, top_level_only: bool) -> Iterator[ast.Import | ast.ImportFrom]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import | ast.ImportFrom):
+            yield child
+        elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+            continue
+        elif not (top_level_only and isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)):
+            yield from _imports(child, top_level_only)
+
+
+def _names(node: ast.Import | ast.ImportFrom) -> set[str]:
+    if isinstance(node, ast.Import):
+        return {alias.name for alias in node.names}
+    assert node.level == 0, f"line {node.lineno}: relative import"
+    # `from imagelake import lance` imports imagelake.lance; `from udfs.facts import Facts` imports udfs.facts.
+    assert node.module is not None
+    return {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+
+
+def top(name: str) -> str:
+    return name.split(".")[0]
+
+
+def module_file(name: str) -> Path | None:
+    """The file of one of our modules; None for names that are no module of ours."""
+    base = PROJECT / Path(*name.split("."))
+    return next((path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file()), None)
+
+
+def reached_from(name: str, *, top_level_only: bool) -> set[str]:
+    """Every module that importing `name` leads to through our own modules, foreign ones by their full name."""
+    seen: set[str] = set()
+    pending = [name]
+    while pending:
+        current = pending.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        path = module_file(current) if top(current) in OURS else None
+        if path is not None:
+            pending += imported(path, top_level_only=top_level_only)
+    return {found for found in seen if top(found) not in OURS or module_file(found)}
+
+
+def named_in(path: Path, word: str) -> bool:
+    """Whether the code (not its text) of a file uses a name, or imports a module of that name."""
+    nodes = ast.walk(tree(path))
+    used = {node.id for node in nodes if isinstance(node, ast.Name)}
+    attributes = {node.attr for node in ast.walk(tree(path)) if isinstance(node, ast.Attribute)}
+    return word in used | attributes or any(word in name.split(".") for name in imported(path))
+
+
+@pytest.mark.parametrize(
+    ("package", "allowed"),
+    [("udfs", {"udfs"}), ("imagelake", {"imagelake"}), ("jobs", {"jobs", "udfs", "imagelake"}), ("airflow_dags", {"imagelake"})],
+)
+def test_each_package_imports_of_ours_only_what_it_may(package: str, allowed: set[str]) -> None:
+    for path in files(package):
+        ours = {name for name in imported(path) if top(name) in OURS}
+        assert {top(name) for name in ours} <= allowed, f"{path.relative_to(PROJECT)} imports {sorted(ours)}"
+
+
+def test_no_job_imports_another_job() -> None:
+    for path in files("jobs"):
+        others = {name for name in imported(path) if top(name) == "jobs"}
+        assert not others, f"{path.name} imports {sorted(others)}"
+
+
+def test_dags_import_of_imagelake_only_the_stages() -> None:
+    for path in files("airflow_dags"):
+        assert {name for name in imported(path) if top(name) == "imagelake"} <= {"imagelake", "imagelake.stages"} | {
+            name for name in imported(path) if name.startswith("imagelake.stages.")
+        }, path
+
+
+def test_the_loader_reaches_neither_spark_nor_lance() -> None:
+    for name in ("imagelake.loader", "imagelake.browse"):
+        reached = {top(module) for module in reached_from(name, top_level_only=False)}
+        assert reached.isdisjoint({"pyspark", "delta", "lance"}), f"{name} reaches {sorted(reached)}"
+
+
+def test_the_import_walk_follows_our_modules() -> None:
+    # Without this the tests of what is not reached could pass because nothing is.
+    assert {"imagelake.config", "imagelake.corpus", "streaming"} <= reached_from("imagelake.loader", top_level_only=False)
+    assert "pyspark" in {top(name) for name in reached_from("jobs.export", top_level_only=True)}
+
+
+@pytest.mark.parametrize("name", ["jobs.caption", "jobs.annotate", "jobs.index", "imagelake.cli"])
+def test_stages_outside_spark_start_without_it(name: str) -> None:
+    reached = {top(module) for module in reached_from(name, top_level_only=True)}
+    assert "pyspark" not in reached
+
+
+@pytest.mark.parametrize(
+    ("library", "places"),
+    [
+        ("lance", {"imagelake/lance.py"}),
+        ("vllm", set()),
+        ("airflow", set()),
+    ],
+)
+def test_a_heavy_library_is_imported_in_one_place(library: str, places: set[str]) -> None:
+    found = {
+        str(path.relative_to(PROJECT))
+        for path in files("imagelake", "jobs", "udfs", "demo")
+        if any(top(name) == library for name in imported(path))
+    }
+    assert found == places
+
+
+def test_shards_are_written_by_our_own_writer() -> None:
+    assert [path for path in files("imagelake", "jobs", "udfs", "demo") if named_in(path, "MDSWriter")] == []
+    assert any(named_in(path, "MDSWriter") for path in files("tests")), "the reference that ours is held against is gone"
+
+
+def test_no_job_is_named_like_a_library() -> None:
+    # Under spark-submit jobs/ is the first place where Python looks for modules.
+    libraries = {name.lower() for name in importlib.metadata.packages_distributions()} - set(OURS)
+    names = {path.stem for path in files("jobs")} - {"__init__"}
+    assert "lance" in libraries
+    assert not names & (libraries | {name.lower() for name in sys.stdlib_module_names})
+
+
+def test_jobs_are_resolved_by_name_only() -> None:
+    for path in files("imagelake"):
+        assert not {name for name in imported(path) if top(name) in ("jobs", "udfs")}, path
+    from imagelake.stages import STAGES
+
+    for stage in STAGES:
+        path = module_file(stage.module)
+        assert path is not None, f"{stage.module} does not exist"
+        functions = {node.name for node in tree(path).body if isinstance(node, ast.FunctionDef)}
+        assert "main" in functions, f"{path.name} has no main"
+
+
+def test_files_and_functions_stay_short() -> None:
+    long = []
+    for path in files("imagelake", "jobs", "udfs"):
+        lines = len(path.read_text(encoding="utf-8").splitlines())
+        if lines >= MAX_FILE_LINES:
+            long.append(f"{path.relative_to(PROJECT)}: {lines} lines")
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                assert node.end_lineno is not None
+                length = node.end_lineno - node.lineno + 1
+                if length >= MAX_FUNCTION_LINES:
+                    long.append(f"{path.relative_to(PROJECT)}: {node.name} has {length} lines")
+    assert not long
