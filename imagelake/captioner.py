@@ -1,7 +1,7 @@
 """Captioners: what turns curated rows into captions, behind one protocol, and the part files they leave.
 
-A part file is keyed by the fingerprint of everything that decides a caption, written under a temporary name and renamed. A row has a part-file row
-when it is finished, whatever its status; nothing is dropped silently.
+A part file is keyed by the fingerprint of everything that decides a caption, written under a temporary name and renamed. A row that is
+finished has a result there, whatever its status; nothing is dropped silently.
 """
 
 from __future__ import annotations

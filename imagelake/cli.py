@@ -165,12 +165,14 @@ def report(
 
 def _report(output: Path, cfg: Config) -> int:
     from imagelake import gather
+    from imagelake.report import summary_text
 
     spark = session.build(cfg.spark)
     try:
-        gather.write_report(spark, cfg, output)
+        data = gather.write_report(spark, cfg, output)
     finally:
         spark.stop()
+    print(summary_text(data))
     print(output)
     return 0
 

@@ -128,6 +128,13 @@ def scan(lake: Path, table: Table, columns: Sequence[str], *, where: str | None 
     return dataset.scanner(columns=list(columns), filter=where).to_table()
 
 
+def head(lake: Path, table: Table, columns: Sequence[str], rows: int, *, at: int) -> list[dict[str, Any]]:
+    """The first live rows with their addresses."""
+    scanner = open_table(lake, table, at).scanner(columns=list(columns), limit=rows, with_row_address=True)
+    found: list[dict[str, Any]] = scanner.to_table().to_pylist()
+    return found
+
+
 def column_names(lake: Path, table: Table, at: int | None = None) -> list[str]:
     return list(open_table(lake, table, at).schema.names)
 
@@ -143,7 +150,7 @@ class BlobReader:
     def open(cls, lake: Path, table: Table, column: str, at: int) -> BlobReader:
         return cls(open_table(lake, table, at), column)
 
-    def fetch(self, addresses: npt.NDArray[np.int64]) -> list[bytes]:
+    def fetch(self, addresses: Sequence[int] | npt.NDArray[np.int64]) -> list[bytes]:
         """addresses: int64 [N]. Returns N byte strings in that order. Raises ImagelakeError when a row has none."""
         blobs = self.dataset.read_blobs(self.column, addresses=[int(address) for address in addresses], preserve_order=True)
         if len(blobs) != len(addresses) or any(data is None for _, data in blobs):
@@ -154,8 +161,8 @@ class BlobReader:
 def set_columns(lake: Path, table: Table, key: str, values: pa.Table) -> tuple[int, int]:
     """Add the columns of `values` (all but `key`), or change them where they exist; image bytes stay where they are.
 
-    Joined by `key`, never by position; rows without a value get, or keep, what they had. Returns (version, rows changed). Where every value is
-    there already nothing is written. Raises ImagelakeError when `key` is repeated in `values`.
+    Joined by `key`, never by position; rows without a value keep what they had, or get null. Returns (version, rows changed). Where every
+    value is there already nothing is written. Raises ImagelakeError when `key` is repeated in `values`.
     """
     if pc.count_distinct(values[key]).as_py() != len(values):
         raise ImagelakeError(f"{table.name}: {key} is repeated among the annotations")

@@ -1,8 +1,8 @@
 """The Spark data source `lance`: reads a Lance table by fragment, with filter pushdown and a column list.
 
-Options: `path`; `columns` (comma separated; default all but image bytes); `version`; `row_address` ("true" adds `_rowaddr`). Spark does not tell
-Python data sources which columns a query needs, so `columns` is what keeps a scan narrow. Types that Spark lacks are widened: unsigned
-integers to the next larger signed, float16 to float32, fixed-size to plain lists and binaries, blobs to binary.
+Options: `path`; `columns` (comma separated; default all but image bytes); `version`; `row_address` ("true" adds `_rowaddr`). Spark
+does not tell Python data sources which columns a query needs, so `columns` is what keeps a scan narrow. Types that Spark lacks are
+widened: unsigned integers to the next larger signed, float16 to float32, fixed-size to plain lists and binaries, blobs to binary.
 """
 
 from __future__ import annotations

@@ -18,8 +18,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
-from udfs.decode import Defect
-from udfs.pixels import bucket_jpeg
 
 from imagelake import buckets, delta, progress, tables
 from imagelake import columns as C
@@ -27,6 +25,8 @@ from imagelake.config import Config, CurateConfig, GeometryConfig, digest_of
 from imagelake.errors import ImagelakeError
 from imagelake.ledger import StageResult
 from imagelake.runner import run, unchanged
+from udfs.decode import Defect
+from udfs.pixels import bucket_jpeg
 
 if TYPE_CHECKING:
     from pyspark import Accumulator

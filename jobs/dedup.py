@@ -1,8 +1,8 @@
 """samples -> duplicates: equal bytes, then equal pictures; the largest copy is kept.
 
-Two pictures are the same when their bytes are (sha256), or when their perceptual hashes are equal. Flat pictures have no usable hash: only
-equal bytes make them duplicates. A picture with transparency is hashed on white and on black, and both must agree. The keeper of a group has
-the most pixels, then the most bytes, then the smallest sha256, then the smallest image_id: the same under any order or partitioning.
+Two pictures are the same when their bytes are (sha256), or when their perceptual hashes are equal. Flat pictures have no usable hash:
+only equal bytes make them duplicates. A picture with transparency is hashed on white and on black, and both must agree. The keeper of a
+group has the most pixels, then the most bytes, then the smallest sha256, then the smallest image_id: the same under any order.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from imagelake.config import Config
 from imagelake.ledger import StageResult
 from imagelake.runner import run, unchanged
 
-RANK = "rank"
+KEEPER = "keeper"
 FACTS = (C.IMAGE_ID, C.SHA256, C.BYTE_SIZE, C.WIDTH, C.HEIGHT, C.PHASH, C.PHASH_BLACK, C.PHASH_VERSION, C.IS_FLAT)
 
 
 def rank() -> Column:
     """A struct whose minimum is the keeper. It carries what a group needs to know of its keeper, and never bytes."""
     pixels = F.col(C.WIDTH).cast("long") * F.col(C.HEIGHT)
-    return F.struct((-pixels).alias("minus_pixels"), (-F.col(C.BYTE_SIZE)).alias("minus_bytes"), F.col(C.SHA256), F.col(C.IMAGE_ID))
+    order = ((-pixels).alias("minus_pixels"), (-F.col(C.BYTE_SIZE)).alias("minus_bytes"), F.col(C.SHA256), F.col(C.IMAGE_ID))
+    return F.struct(*order, C.PHASH, C.PHASH_BLACK, C.PHASH_VERSION, C.IS_FLAT)
 
 
 def candidates(samples: DataFrame, rejects: DataFrame) -> DataFrame:
@@ -39,28 +40,31 @@ def duplicates(candidates: DataFrame, *, perceptual: bool = True) -> DataFrame:
 
     Groups are aggregated to their keeper before they are joined back, so a hash with a million members costs one row of state.
     """
-    ranked = candidates.withColumn(RANK, rank())
-    keeper_of_bytes = ranked.groupBy(C.SHA256).agg(F.min(RANK).alias("bytes_keeper"))
-    ranked = ranked.join(keeper_of_bytes, on=C.SHA256, how="inner")
-    if not perceptual:
-        return _losers(ranked.withColumn("keeper", F.col("bytes_keeper")))
-    # Members with equal bytes have equal hashes, so that the keeper of the picture's group serves them all.
-    comparable = F.col(C.PHASH).isNotNull() & ~F.coalesce(F.col(C.IS_FLAT), F.lit(True))
-    picture = [C.PHASH_VERSION, C.PHASH, C.PHASH_BLACK]
-    opaque_black = F.coalesce(F.col(C.PHASH_BLACK), F.col(C.PHASH))
-    keyed = ranked.withColumn(C.PHASH_BLACK, opaque_black)
-    pictures = keyed.where(comparable)
-    keeper_of_picture = pictures.groupBy(*picture).agg(F.min(RANK).alias("keeper"))
-    grouped = pictures.join(keeper_of_picture, on=picture, how="inner")
-    alone = keyed.where(~comparable).withColumn("keeper", F.col("bytes_keeper"))
-    return _losers(grouped.unionByName(alone))
+    keepers = candidates.groupBy(C.SHA256).agg(F.min(rank()).alias(KEEPER))
+    if perceptual:
+        keepers = of_picture(keepers)
+    return _losers(candidates.join(keepers, on=C.SHA256, how="inner"))
 
 
-def _losers(ranked: DataFrame) -> DataFrame:
-    same_bytes = F.col(C.SHA256) == F.col(f"keeper.{C.SHA256}")
-    return ranked.where(F.col(C.IMAGE_ID) != F.col(f"keeper.{C.IMAGE_ID}")).select(
+def of_picture(keepers: DataFrame) -> DataFrame:
+    """sha256 and the keeper of its bytes -> sha256 and the keeper of its picture, the same one where nothing is comparable.
+
+    Bytes stand for their picture once, whatever versions of the hash their copies have: hashes of two versions are never compared.
+    """
+    phash, black, is_flat = (F.col(f"{KEEPER}.{name}") for name in (C.PHASH, C.PHASH_BLACK, C.IS_FLAT))
+    comparable = phash.isNotNull() & ~F.coalesce(is_flat, F.lit(True))
+    key = F.struct(f"{KEEPER}.{C.PHASH_VERSION}", phash.alias("white"), F.coalesce(black, phash).alias("black"))
+    pictures = keepers.where(comparable).withColumn("picture", key)
+    largest = pictures.groupBy("picture").agg(F.min(KEEPER).alias("largest"))
+    joined = pictures.join(largest, on="picture", how="inner").select(C.SHA256, F.col("largest").alias(KEEPER))
+    return joined.unionByName(keepers.where(~comparable))
+
+
+def _losers(members: DataFrame) -> DataFrame:
+    same_bytes = F.col(C.SHA256) == F.col(f"{KEEPER}.{C.SHA256}")
+    return members.where(F.col(C.IMAGE_ID) != F.col(f"{KEEPER}.{C.IMAGE_ID}")).select(
         C.IMAGE_ID,
-        F.col(f"keeper.{C.IMAGE_ID}").alias(C.KEEPER_ID),
+        F.col(f"{KEEPER}.{C.IMAGE_ID}").alias(C.KEEPER_ID),
         F.when(same_bytes, F.lit("sha256")).otherwise(F.lit("phash")).alias(C.KIND),
         F.lit(0).alias(C.DISTANCE),
     )

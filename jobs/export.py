@@ -1,8 +1,8 @@
 """curated -> corpus: MDS shards per tier and bucket, planned before a byte is written.
 
-The plan is made on columns: the order of a bucket's rows is a hash of image_id, their exact sizes are known, so every row has its shard and its
-place. A task writes whole planned shards and fetches their images by row address: no shuffle carries an image, and a repeated attempt writes
-the same bytes to the same name. The driver then publishes: rows, the index of each bucket, release.json. Later exports append.
+The plan is made on columns: a bucket's rows are ordered by a hash of image_id and their exact sizes are known, so every row has its shard
+and its place. A task writes whole planned shards and fetches their images by row address: no shuffle carries an image, and a repeated
+attempt writes the same bytes to the same name. The driver then publishes: rows, each bucket's index, release.json. Later exports append.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def samples(curated: DataFrame, captions: Sequence[str], main_caption: str) -> D
     """curated -> the columns of a sample but its image, texts never null, with the row's address and the image's size."""
 
     def first_named(name: str) -> Column:
-        return F.filter(C.CAPTIONS, lambda entry: entry["name"] == name)[0]["text"]
+        return F.get(F.filter(C.CAPTIONS, lambda entry: entry["name"] == name), F.lit(0))["text"]
 
     texts = {renamed: F.col(column) for column, renamed in TEXTS.items()}
     texts |= {main_caption: F.col(main_caption) if main_caption in curated.columns else F.lit(None)}

@@ -112,8 +112,7 @@ def new_files(spark: SparkSession, lake: Path, files: Sequence[SourceFile]) -> l
     if delta.version(lake, tables.SOURCE_FILES) < 0:
         return list(files)
     known = {
-        (row[C.SOURCE], row["key"]): (row["size_bytes"], row["mtime_ns"])
-        for row in delta.read(spark, lake, tables.SOURCE_FILES).collect()
+        (row[C.SOURCE], row["key"]): (row["size_bytes"], row["mtime_ns"]) for row in delta.read(spark, lake, tables.SOURCE_FILES).collect()
     }
     fresh = []
     for file in files:

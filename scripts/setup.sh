@@ -124,7 +124,8 @@ install_python_packages() {
     [ -n "${UV_DEFAULT_INDEX:-}${UV_INDEX_URL:-}" ] || [ -z "$index" ] || export UV_DEFAULT_INDEX=$index
     [ -n "${SSL_CERT_FILE:-}" ] || [ -z "$certificates" ] || export SSL_CERT_FILE=$certificates
     $VENV/bin/uv pip sync --quiet --python $VENV/bin/python --require-hashes requirements/dev.txt
-    $VENV/bin/uv pip install --quiet --python $VENV/bin/python --no-deps --no-build-isolation --editable .
+    $VENV/bin/uv pip install --quiet --python $VENV/bin/python --no-deps --no-build-isolation \
+        --config-setting editable_mode=compat --editable . # a plain path, where Spark looks for pyspark_lance.py
 }
 
 need_python

@@ -13,13 +13,15 @@ from importlib.util import find_spec
 from PIL import Image, ImageFile, UnidentifiedImageError, features
 
 from udfs import colour
+from udfs.defect import Defect
+from udfs.jpeg import frame_of
 from udfs.sniff import png_without_text, sniff, webp_size
 
 __all__ = ["ORIENTATIONS", "Defect", "check_pixels", "defects", "open_image", "orientation_of", "sniff", "upright_rgb"]
 
 # What Pillow may look for, by what the first bytes say. A plugin that nothing here names is never tried.
 _PILLOW_FORMATS = {
-    "jpeg": ("JPEG", "MPO"),
+    "jpeg": ("JPEG",),  # MPO too: Pillow makes one of a JPEG that has an index of pictures
     "png": ("PNG",),
     "webp": ("WEBP",),
     "gif": ("GIF",),
@@ -51,6 +53,9 @@ BAD_BYTES: tuple[type[BaseException], ...] = (
     Image.DecompressionBombWarning,
 )
 
+# What follows in the text of a bomb error is advice to programmers.
+_ADVICE = " exceeds limit of"
+
 # The transposition that makes an image upright, by its EXIF orientation; 1 and anything unknown need none.
 ORIENTATIONS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -62,22 +67,6 @@ ORIENTATIONS = {
     8: Image.Transpose.ROTATE_90,
 }
 _ORIENTATION_TAG = 0x0112
-_DETAIL_CHARACTERS = 200
-
-
-class Defect(Exception):
-    """The bytes give no usable picture. `reason` is one word of a closed set, `detail` a short text for people.
-
-    Reasons: empty, not_an_image, unsupported_format, too_many_pixels, truncated, corrupt, out_of_memory.
-    """
-
-    def __init__(self, reason: str, detail: str = "") -> None:
-        super().__init__(reason, detail)
-        self.reason = reason
-        self.detail = " ".join(detail.split())[:_DETAIL_CHARACTERS]
-
-    def __str__(self) -> str:
-        return f"{self.reason}: {self.detail}" if self.detail else self.reason
 
 
 @contextmanager
@@ -99,7 +88,7 @@ def defects(max_pixels: int | None = None) -> Iterator[None]:
     except Defect:
         raise
     except BAD_BYTES as error:
-        raise Defect(_reason(error), f"{type(error).__name__}: {error}") from error
+        raise Defect(_reason(error), f"{type(error).__name__}: {str(error).split(_ADVICE)[0]}") from error
     finally:
         Image.MAX_IMAGE_PIXELS = limit
 
@@ -149,12 +138,19 @@ def _open(data: bytes, name: str) -> Image.Image:
         return Image.open(io.BytesIO(data), formats=_PILLOW_FORMATS[name])
     except UnidentifiedImageError as error:
         # Pillow's own text names a memory address, which differs in every run.
-        raise Defect("corrupt", f"{name}: its header can't be read") from error
+        raise _unreadable(data, name) from error
     except ValueError:
         if name != "png":
             raise
         # Pillow refuses text that unpacks to megabytes. The picture itself is fine: read it without its text.
         return Image.open(io.BytesIO(png_without_text(data)), formats=_PILLOW_FORMATS[name])
+
+
+def _unreadable(data: bytes, name: str) -> Defect:
+    frame = frame_of(data) if name == "jpeg" else None
+    if frame is not None and frame.bits != 8:
+        return Defect("unsupported_format", f"jpeg with {frame.bits} bits a sample")
+    return Defect("corrupt", f"{name}: its header can't be read")
 
 
 def check_pixels(size: tuple[int, int] | None, max_pixels: int) -> None:
@@ -186,7 +182,9 @@ def orientation_of(image: Image.Image) -> int:
     if image.format in ("JPEG", "MPO") and not image.info.keys() & {"exif", "xmp"}:
         return 1
     try:
-        value = image.getexif().get(_ORIENTATION_TAG)
+        # Not PNG's own method, which would decode the pixels here, where a failure to do so would pass unseen.
+        exif = Image.Image.getexif(image) if image.format == "PNG" else image.getexif()
+        value = exif.get(_ORIENTATION_TAG)
     except BAD_BYTES:
         # Broken metadata is no reason to lose the picture.
         return 1

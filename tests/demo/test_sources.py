@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from demo import sources
 from demo.pictures import all_pictures
 from imagelake import buckets

@@ -1,0 +1,117 @@
+"""Collects from the tables what the report page shows."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F
+
+from imagelake import columns as C
+from imagelake import corpus, delta, lance, ledger, report, tables, views
+from imagelake.config import Config
+from imagelake.paths import SQL
+from imagelake.storage import write_atomic
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SHOWN_KEPT = 96
+SHOWN_REJECTED = 96
+SHOWN_GROUPS = 24
+# An original larger than this is shown without its picture.
+MAX_THUMBNAIL_BYTES = 32 << 20
+
+
+def write_report(spark: SparkSession, cfg: Config, output: Path) -> report.ReportData:
+    """Write the page to `output`; returns what it shows."""
+    views.register(spark, cfg, pushdown=False)
+    data = gather(spark, cfg)
+    write_atomic(output, report.render_report(data).encode())
+    return data
+
+
+def gather(spark: SparkSession, cfg: Config) -> report.ReportData:
+    lake, root = Path(cfg.lake.root), Path(cfg.corpus.root)
+    groups = _rows(spark.sql((SQL / "reports/duplicate_groups.sql").read_text(encoding="utf-8")))
+    shown_keepers = [group[C.KEEPER_ID] for group in groups[:SHOWN_GROUPS]]
+    losers = _rows(spark.table("duplicates").where(F.col(C.KEEPER_ID).isin(shown_keepers)).orderBy(C.IMAGE_ID))
+    rejects = _rows(spark.table("rejects").orderBy(C.STAGE, C.REASON, C.IMAGE_ID).dropDuplicates([C.IMAGE_ID]).limit(SHOWN_REJECTED))
+    kept = _kept(lake)
+    wanted = {*shown_keepers, *(row[C.IMAGE_ID] for row in [*losers, *rejects])}
+    pictures = _originals(spark, lake, wanted)
+    return report.ReportData(
+        release=corpus.read_release(root).release if (root / corpus.RELEASE).is_file() else "none yet",
+        config_digest=cfg.digest(),
+        lake_root=cfg.lake.root,
+        corpus_root=cfg.corpus.root,
+        sources=_sources(spark),
+        buckets=[report.BucketCounts(**row) for row in _rows(spark.sql((SQL / "reports/buckets.sql").read_text(encoding="utf-8")))],
+        duplicate_groups=[
+            report.DuplicateGroup(
+                pictures[keeper], [(pictures[row[C.IMAGE_ID]], row[C.KIND]) for row in losers if row[C.KEEPER_ID] == keeper]
+            )
+            for keeper in shown_keepers
+        ],
+        duplicate_groups_total=len(groups),
+        kept=kept,
+        rejected=[report.Rejected(pictures[row[C.IMAGE_ID]], row[C.STAGE], row[C.REASON], row[C.DETAIL]) for row in rejects],
+        runs=_runs(lake),
+    )
+
+
+def _rows(frame: DataFrame) -> list[dict[str, Any]]:
+    return [row.asDict(recursive=True) for row in frame.collect()]
+
+
+def _sources(spark: SparkSession) -> list[report.SourceCounts]:
+    funnel: dict[str, dict[str, int]] = defaultdict(dict)
+    for row in _rows(spark.sql((SQL / "reports/funnel.sql").read_text(encoding="utf-8"))):
+        funnel[row[C.SOURCE]][row["outcome"]] = row["samples"]
+    return [
+        report.SourceCounts(source, sum(outcomes.values()), outcomes.pop("kept", 0), outcomes.pop("duplicate", 0), outcomes)
+        for source, outcomes in sorted(funnel.items())
+    ]
+
+
+def _kept(lake: Path) -> list[report.Kept]:
+    if not lance.exists(lake, tables.CURATED):
+        return []
+    version = lance.version(lake, tables.CURATED)
+    names = [C.IMAGE_ID, C.SOURCE, C.SOURCE_KEY, C.ORIGINAL_WIDTH, C.ORIGINAL_HEIGHT, C.TIER, C.BUCKET, C.CAPTIONS]
+    rows = lance.head(lake, tables.CURATED, names, SHOWN_KEPT, at=version)
+    images = lance.BlobReader.open(lake, tables.CURATED, C.IMAGE, version).fetch([row[lance.ROW_ADDRESS] for row in rows])
+    kept = [
+        report.Kept(_picture(row, image, C.ORIGINAL_WIDTH, C.ORIGINAL_HEIGHT), row[C.TIER], row[C.BUCKET])
+        for row, image in zip(rows, images, strict=True)
+    ]
+    return sorted(kept, key=lambda entry: (entry.tier, entry.bucket, entry.picture.image_id))
+
+
+def _originals(spark: SparkSession, lake: Path, image_ids: Iterable[str]) -> dict[str, report.Picture]:
+    wanted = delta.read(spark, lake, tables.SAMPLES).where(F.col(C.IMAGE_ID).isin(sorted(image_ids)))
+    small = F.when(F.col(C.BYTE_SIZE) <= MAX_THUMBNAIL_BYTES, F.col(C.IMAGE)).alias(C.IMAGE)
+    rows = _rows(wanted.select(C.IMAGE_ID, C.SOURCE, C.SOURCE_KEY, C.WIDTH, C.HEIGHT, C.CAPTIONS, C.DEFECT, small))
+    return {row[C.IMAGE_ID]: _picture(row, row[C.IMAGE] if row[C.DEFECT] is None else None, C.WIDTH, C.HEIGHT) for row in rows}
+
+
+def _picture(row: Mapping[str, Any], image: bytes | None, width: str, height: str) -> report.Picture:
+    captions = row[C.CAPTIONS] or {}
+    texts = captions.values() if isinstance(captions, dict) else [entry["text"] for entry in captions]
+    return report.Picture(
+        image_id=row[C.IMAGE_ID],
+        source=row[C.SOURCE],
+        source_key=row[C.SOURCE_KEY],
+        width=row[width],
+        height=row[height],
+        thumbnail=report.thumbnail(bytes(image)) if image else None,
+        captions=[text for text in texts if text],
+    )
+
+
+def _runs(lake: Path) -> list[report.StageRun]:
+    """The last run of each stage that did something."""
+    last = {row["stage"]: row for row in ledger.runs(lake) if row["status"] != "nothing_to_do"}
+    return [report.StageRun(row["stage"], row["status"], row["seconds"], row["rows_in"], row["kept"]) for row in last.values()]
