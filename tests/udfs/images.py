@@ -19,7 +19,7 @@ def picture(width: int = 320, height: int = 240, seed: int = 0) -> Image.Image:
     channels = []
     common = random.uniform(0, 2 * np.pi, amplitude.shape)
     for _ in range(3):
-        phases = common + random.normal(0, 0.4, amplitude.shape)
+        phases = common + random.normal(0, 0.15, amplitude.shape)
         field = np.fft.irfft2(amplitude * np.exp(1j * phases), (height, width))
         channels.append(np.clip(128 + 48 * (field - field.mean()) / field.std(), 0, 255))
     return Image.fromarray(np.stack(channels, axis=-1).astype(np.uint8))

@@ -1,0 +1,159 @@
+"""The demo from sources to a verified corpus: every planted case ends where it must, and repeats change nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from imagelake.corpus import read_release
+from imagelake.paths import PROJECT
+
+from .conftest import Chain, content, environment, rows, shard_digests
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+OUTCOMES = """
+SELECT samples.source, samples.source_key, samples.image_id,
+  max(curated.image_id) IS NOT NULL AS kept,
+  max(struct(keeper.source, keeper.source_key, duplicates.kind)) AS lost_to,
+  sort_array(collect_set(struct(rejects.stage, rejects.reason))) AS rejected
+FROM samples
+LEFT JOIN curated ON curated.image_id = samples.image_id
+LEFT JOIN duplicates ON duplicates.image_id = samples.image_id
+LEFT JOIN samples AS keeper ON keeper.image_id = duplicates.keeper_id
+LEFT JOIN rejects ON rejects.image_id = samples.image_id
+GROUP BY ALL
+"""
+
+
+@pytest.fixture(scope="module")
+def outcomes(spark: SparkSession, demo: Chain) -> dict[tuple[str, str], dict[str, Any]]:
+    return {(row["source"], row["source_key"]): row for row in rows(spark, demo.cfg, OUTCOMES)}
+
+
+def test_every_planted_case_ends_where_it_must(outcomes: dict[tuple[str, str], dict[str, Any]], expected: list[dict[str, Any]]) -> None:
+    keys = {case["name"]: (case["source"], case["source_key"]) for case in expected}
+    wrong = []
+    for case in expected:
+        seen = outcomes[keys[case["name"]]]
+        rejected = {(reason["stage"], reason["reason"]) for reason in seen["rejected"] if reason["stage"]}
+        lost_to = seen["lost_to"]
+        if case["outcome"] == "kept":
+            right = seen["kept"] and not rejected and not (lost_to and lost_to["kind"])
+        elif case["outcome"] == "duplicate":
+            keeper = keys[case["keeper"]]
+            right = not seen["kept"] and lost_to == {"source": keeper[0], "source_key": keeper[1], "kind": case["kind"]}
+        else:
+            right = not seen["kept"] and (case["stage"], case["reason"]) in rejected
+        if not right:
+            wrong.append((case["name"], case["outcome"], case["reason"], seen))
+    assert not wrong
+    assert {case["outcome"] for case in expected} == {"kept", "duplicate", "rejected"}
+
+
+def test_the_lake_holds_the_expected_samples_and_no_others(
+    outcomes: dict[tuple[str, str], dict[str, Any]], expected: list[dict[str, Any]]
+) -> None:
+    assert set(outcomes) == {(case["source"], case["source_key"]) for case in expected}
+
+
+def test_the_corpus_holds_each_kept_picture_once(spark: SparkSession, demo: Chain, expected: list[dict[str, Any]]) -> None:
+    placed = Counter(row["image_id"] for row in rows(spark, demo.cfg, "SELECT image_id FROM corpus_rows"))
+    assert set(placed.values()) == {1}
+    assert len(placed) == sum(case["outcome"] == "kept" for case in expected) == read_release(demo.corpus).rows
+
+
+def test_losers_captions_are_united_into_the_keepers(spark: SparkSession, demo: Chain, expected: list[dict[str, Any]]) -> None:
+    texts = {row["source_key"]: {entry["text"] for entry in row["captions"]} for row in rows(spark, demo.cfg, "SELECT * FROM curated")}
+    keys = {case["name"]: case["source_key"] for case in expected}
+    losers = [case for case in expected if case["outcome"] == "duplicate" and case["caption"]]
+    assert losers
+    assert all(case["caption"] in texts[keys[case["keeper"]]] for case in losers)
+
+
+def test_every_stage_left_a_ledger_row_that_adds_up(demo: Chain) -> None:
+    first = {row["stage"]: row for row in reversed(demo.ledger()) if row["status"] == "ok"}
+    assert set(first) == {"ingest", "filter", "dedup", "curate", "caption", "annotate", "index", "export", "verify"}
+    assert len({row["config_digest"] for row in first.values()}) == 1
+    for stage in ("ingest", "dedup", "curate", "caption"):
+        assert first[stage]["rows_in"] == first[stage]["kept"] + sum(first[stage]["rejected"].values()), stage
+
+
+def test_the_corpus_verifies_and_a_flipped_byte_is_named(demo: Chain, tmp_path: Path) -> None:
+    good = demo.call("verify", str(demo.corpus), "--json")
+    assert good.returncode == 0 and not json.loads(good.stdout)["faults"]
+    subprocess.run(["cp", "-r", str(demo.corpus), str(tmp_path / "copy")], check=True)
+    shard = sorted((tmp_path / "copy").rglob("*.mds"))[0]
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(bytes(data))
+    bad = demo.call("verify", str(tmp_path / "copy"))
+    assert bad.returncode == 3
+    assert shard.name in bad.stdout + bad.stderr
+
+
+def test_a_second_run_changes_nothing_and_says_so(demo: Chain) -> None:
+    before, shards = content(demo.cfg), shard_digests(demo.corpus)
+    release = (demo.corpus / "release.json").read_bytes()
+    again = demo.run()
+    assert again.returncode == 0, again.stderr[-4000:]
+    assert again.stdout.count("nothing to do") == 9
+    assert (demo.corpus / "release.json").read_bytes() == release
+    assert content(demo.cfg) == before and shard_digests(demo.corpus) == shards
+
+
+def test_a_single_stage_with_nothing_to_do_exits_99_under_cli_and_spark_submit(demo: Chain) -> None:
+    assert demo.call("caption", *demo.arguments).returncode == 99
+    spark_submit = Path(demo.command()[0]).parent / "spark-submit"
+    submitted = subprocess.run(
+        [str(spark_submit), "jobs/filter.py", *demo.arguments], cwd=PROJECT, capture_output=True, text=True, env=environment(), check=False
+    )
+    assert submitted.returncode == 99, submitted.stderr[-3000:]
+
+
+def test_a_stricter_filter_by_spark_submit_takes_pictures_out_and_a_laxer_one_brings_them_back(
+    demo: Chain, demo_sources: Path, tmp_path: Path
+) -> None:
+    chain = Chain(tmp_path, demo.sources)
+    subprocess.run(["cp", "-r", str(demo.root / "lake"), str(demo.root / "corpus"), str(tmp_path)], check=True)
+    before = content(chain.cfg)
+    spark_submit = Path(demo.command()[0]).parent / "spark-submit"
+    strict = [*chain.arguments, "--set", "filter.min_pixels=400000"]
+    for job in ("filter", "dedup", "curate"):
+        done = subprocess.run(
+            [str(spark_submit), f"jobs/{job}.py", *strict], cwd=PROJECT, capture_output=True, text=True, env=environment(), check=False
+        )
+        assert done.returncode == 0, (job, done.stderr[-3000:])
+    fewer = content(chain.cfg)
+    assert 0 < len(fewer) < len(before)
+
+
+@pytest.mark.parametrize("table", ["samples", "curated.lance"])
+def test_a_run_killed_in_the_middle_converges_to_the_clean_run(demo: Chain, tmp_path: Path, table: str) -> None:
+    chain = Chain(tmp_path, demo.sources)
+    process = subprocess.Popen(
+        chain.command("run", "--sources", str(chain.sources), *chain.arguments),
+        cwd=PROJECT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True, env=environment(),
+    )  # fmt: skip
+    deadline = time.monotonic() + 400
+    # Killed as soon as the table has its first data file: before its commit, or just after.
+    while process.poll() is None and time.monotonic() < deadline:
+        if any(path.suffix in {".parquet", ".lance"} for path in (tmp_path / "lake" / table).rglob("*")):
+            break
+        time.sleep(0.02)
+    assert process.poll() is None
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    done = chain.run()
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert content(chain.cfg) == content(demo.cfg)
+    assert shard_digests(chain.corpus) == shard_digests(demo.corpus)
