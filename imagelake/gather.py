@@ -38,7 +38,8 @@ def gather(spark: SparkSession, cfg: Config) -> report.ReportData:
     groups = _rows(spark.sql((SQL / "reports/duplicate_groups.sql").read_text(encoding="utf-8")))
     shown_keepers = [group[C.KEEPER_ID] for group in groups[:SHOWN_GROUPS]]
     losers = _rows(spark.table("duplicates").where(F.col(C.KEEPER_ID).isin(shown_keepers)).orderBy(C.IMAGE_ID))
-    rejects = _rows(spark.table("rejects").orderBy(C.STAGE, C.REASON, C.IMAGE_ID).dropDuplicates([C.IMAGE_ID]).limit(SHOWN_REJECTED))
+    one_reason = spark.table("rejects").groupBy(C.IMAGE_ID).agg(F.min(F.struct(C.STAGE, C.REASON, C.DETAIL)).alias("why"))
+    rejects = _rows(one_reason.select(C.IMAGE_ID, "why.*").orderBy(C.STAGE, C.REASON, C.IMAGE_ID).limit(SHOWN_REJECTED))
     kept = _kept(lake)
     wanted = {*shown_keepers, *(row[C.IMAGE_ID] for row in [*losers, *rejects])}
     pictures = _originals(spark, lake, wanted)

@@ -102,12 +102,22 @@ def _batch(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBat
 def commit_append(lake: Path, table: Table, fragments: Sequence[str], batch: str) -> int:
     """Show staged fragments in one new version, unless `batch` was committed before; returns the version."""
     dataset = open_table(lake, table)
-    known = (transaction for transaction in dataset.get_transactions(TRANSACTIONS_LOOKED_AT) if transaction)
-    if any((transaction.transaction_properties or {}).get(BATCH_PROPERTY) == batch for transaction in known):
+    if batch in _batches_of(dataset):
         return int(dataset.version)
     operation = lance.LanceOperation.Append([lance.FragmentMetadata.from_json(text) for text in fragments])
     transaction = lance.Transaction(dataset.version, operation, transaction_properties={BATCH_PROPERTY: batch})
     return int(lance.LanceDataset.commit(uri(lake, table), transaction).version)
+
+
+def _batches_of(dataset: Any) -> Iterator[str]:
+    """The batches of the latest versions, newest first."""
+    for entry in reversed(dataset.versions()[-TRANSACTIONS_LOOKED_AT:]):
+        try:
+            transaction = dataset.read_transaction(entry["version"])
+        except TypeError:
+            continue  # pylance can't show a compaction that rewrote an index; it is no append
+        if transaction is not None:
+            yield (transaction.transaction_properties or {}).get(BATCH_PROPERTY, "")
 
 
 def delete_ids(lake: Path, table: Table, ids: Sequence[str], chunk: int = 10_000) -> int:

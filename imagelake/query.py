@@ -7,17 +7,18 @@ import json
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from imagelake import views
 from imagelake.config import Config
 from imagelake.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 FORMATS = ("table", "csv", "json")
 TABLE_ROWS = 1000
+UNBOUNDED_WIDTH = 1_000_000
 
 
 def ask(spark: SparkSession, cfg: Config, statement: str) -> DataFrame:
@@ -40,7 +41,7 @@ def show(result: DataFrame, format_: str, out: TextIO) -> None:
     elif format_ == "csv":
         writer = csv.writer(out)
         writer.writerow(result.columns)
-        writer.writerows([_flat(value) for value in row] for row in result.toLocalIterator())
+        writer.writerows(_cells(row) for row in result.toLocalIterator())
     else:
         for row in result.toLocalIterator():
             out.write(json.dumps(row.asDict(recursive=True), ensure_ascii=False, default=str) + "\n")
@@ -48,22 +49,31 @@ def show(result: DataFrame, format_: str, out: TextIO) -> None:
 
 def _show_table(result: DataFrame, out: TextIO) -> None:
     rows = result.limit(TABLE_ROWS + 1).collect()
-    table = Table(*result.columns)
+    table = Table(*(Column(name, overflow="fold") for name in result.columns))
     for row in rows[:TABLE_ROWS]:
-        table.add_row(*(_flat(value) for value in row))
-    console = Console(file=out, markup=False, soft_wrap=False)
+        table.add_row(*_cells(row))
+    # A file or a pipe has no width: nothing is cut or folded for it.
+    console = Console(file=out, markup=False, soft_wrap=False, width=None if out.isatty() else UNBOUNDED_WIDTH)
     console.print(table)
     if len(rows) > TABLE_ROWS:
         console.print(f"the first {TABLE_ROWS} rows; --format csv gives all")
 
 
+def _cells(row: Row) -> list[str]:
+    """One text a column, nested values as JSON. By position: a join may give two columns of one name."""
+    return [_flat(value) for value in row]
+
+
 def _flat(value: Any) -> str:
     if value is None:
         return ""
-    if isinstance(value, dict | list):
-        return json.dumps(
-            value,
-            ensure_ascii=False,
-            default=lambda row: row.asDict(recursive=True) if hasattr(row, "asDict") else str(row),
-        )
-    return str(value)
+    return json.dumps(_plain(value), ensure_ascii=False, default=str) if isinstance(value, dict | list | tuple) else str(value)
+
+
+def _plain(value: Any) -> Any:
+    """Rows as objects; a Row is a tuple, which JSON would write as a list."""
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return value.asDict(recursive=True) if hasattr(value, "asDict") else value

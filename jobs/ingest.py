@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from udfs.facts import image_facts
-from udfs.phash import PHASH_VERSION
 
 from imagelake import columns as C
 from imagelake import delta, progress, tables
@@ -28,6 +26,8 @@ from imagelake.ledger import StageResult
 from imagelake.runner import run
 from imagelake.sources import Record, SourceFile, SourceSpec, Unit, list_files, load_sources, plan_units, read_unit
 from imagelake.storage import write_atomic
+from udfs.facts import image_facts
+from udfs.phash import PHASH_VERSION
 
 if TYPE_CHECKING:
     from pyspark import Accumulator

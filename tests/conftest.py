@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import structlog
 
 from imagelake import config
 from imagelake.config import Config
@@ -36,6 +37,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     built = session.build(cfg.model_copy(update={"conf": conf}), "imagelake-tests")
     yield built
     built.stop()
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_they_were() -> Iterator[None]:
+    """Logging set up in one test must not write to the stream that was captured there."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture

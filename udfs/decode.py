@@ -67,6 +67,7 @@ ORIENTATIONS = {
     8: Image.Transpose.ROTATE_90,
 }
 _ORIENTATION_TAG = 0x0112
+_EXIF_SOURCES = frozenset({"exif", "xmp", "Raw profile type exif", "XML:com.adobe.xmp"})
 
 
 @contextmanager
@@ -179,7 +180,8 @@ def _need_decoder(name: str) -> None:
 
 def orientation_of(image: Image.Image) -> int:
     """EXIF orientation, 1 to 8; 1 where there is none, where it is unknown, and where the metadata is broken."""
-    if image.format in ("JPEG", "MPO") and not image.info.keys() & {"exif", "xmp"}:
+    # Pillow keeps what it finds first: a PNG must not be asked before the chunk is read that may lie behind its pixels.
+    if image.format in ("JPEG", "MPO", "PNG") and not image.info.keys() & _EXIF_SOURCES:
         return 1
     try:
         # Not PNG's own method, which would decode the pixels here, where a failure to do so would pass unseen.

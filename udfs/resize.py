@@ -1,4 +1,4 @@
-"""Lanczos (three lobes) on 8-bit pixels, with the SIMD of the processor. The integers are the same with and without SIMD."""
+"""Lanczos (three lobes), with the SIMD of the processor. The integers are the same with and without SIMD."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 import numpy.typing as npt
-from cykooz_resizer import CropBox, FilterType, ResizeAlg, ResizeOptions, Resizer  # type: ignore[import-untyped]
+from cykooz_resizer import CropBox, FilterType, ImageData, PixelType, ResizeAlg, ResizeOptions, Resizer  # type: ignore[import-untyped]
 from PIL import Image
 
 # The resizer knows Pillow's modes: one byte a pixel, and four independent ones, under the name of the mode that has them.
@@ -42,6 +42,14 @@ def resize_array(pixels: npt.NDArray[np.uint8], width: int, height: int, *, crop
     source, target = _image_over(pixels), _image_over(result)
     _resizer().resize_pil(source, target, _options(source.width, source.height, (width, height), crop))
     return result
+
+
+def resize_wide(pixels: npt.NDArray[np.uint16], width: int, height: int) -> npt.NDArray[np.uint16]:
+    """uint16 [H, W] to uint16 [height, width]."""
+    source = ImageData(pixels.shape[1], pixels.shape[0], PixelType.U16, pixels.tobytes())
+    target = ImageData(width, height, PixelType.U16)
+    _resizer().resize(source, target, _lanczos())
+    return np.frombuffer(target.get_buffer(), np.uint16).reshape(height, width)
 
 
 def _image_over(pixels: npt.NDArray[np.uint8]) -> Image.Image:

@@ -50,8 +50,8 @@ def test_every_planted_case_ends_where_it_must(outcomes: dict[tuple[str, str], d
         if case["outcome"] == "kept":
             right = seen["kept"] and not rejected and not (lost_to and lost_to["kind"])
         elif case["outcome"] == "duplicate":
-            keeper = keys[case["keeper"]]
-            right = not seen["kept"] and lost_to == {"source": keeper[0], "source_key": keeper[1], "kind": case["kind"]}
+            keeper = {name: case["keeper"][name] for name in ("source", "source_key")}
+            right = not seen["kept"] and lost_to == keeper | {"kind": case["kind"]}
         else:
             right = not seen["kept"] and (case["stage"], case["reason"]) in rejected
         if not right:
@@ -74,10 +74,9 @@ def test_the_corpus_holds_each_kept_picture_once(spark: SparkSession, demo: Chai
 
 def test_losers_captions_are_united_into_the_keepers(spark: SparkSession, demo: Chain, expected: list[dict[str, Any]]) -> None:
     texts = {row["source_key"]: {entry["text"] for entry in row["captions"]} for row in rows(spark, demo.cfg, "SELECT * FROM curated")}
-    keys = {case["name"]: case["source_key"] for case in expected}
     losers = [case for case in expected if case["outcome"] == "duplicate" and case["caption"]]
     assert losers
-    assert all(case["caption"] in texts[keys[case["keeper"]]] for case in losers)
+    assert all(case["caption"] in texts[case["keeper"]["source_key"]] for case in losers)
 
 
 def test_every_stage_left_a_ledger_row_that_adds_up(demo: Chain) -> None:

@@ -30,7 +30,8 @@ def test_each_file_is_in_exactly_one_of_kept_duplicate_rejected(spark: SparkSess
     places = rows(
         spark,
         chain.cfg,
-        """SELECT source_key, image_id IN (SELECT image_id FROM curated) AS kept, image_id IN (SELECT image_id FROM duplicates) AS duplicate,
+        """SELECT source_key, image_id IN (SELECT image_id FROM curated) AS kept,
+                  image_id IN (SELECT image_id FROM duplicates) AS duplicate,
                   image_id IN (SELECT image_id FROM rejects WHERE reason IS NOT NULL) AS rejected FROM samples""",
     )
     by_key = {row["source_key"]: row["kept"] + row["duplicate"] + row["rejected"] for row in places}

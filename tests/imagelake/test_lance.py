@@ -112,6 +112,17 @@ def test_a_batch_is_known_after_other_writes(tmp_path: Path) -> None:
     assert append_curated(tmp_path, rows("a"), "one") == version
 
 
+def test_a_batch_is_known_after_a_compaction_of_indexed_rows(tmp_path: Path) -> None:
+    # pylance fails to show the transaction of such a compaction.
+    append_curated(tmp_path, rows("a", "b", "c", "d"), "one", fragments=4)
+    lance.index(tmp_path, CURATED, {C.IMAGE_ID: "BTREE"}, [])
+    assert lance.compact(tmp_path, CURATED, fragment_bytes=1 << 30, max_rows=1 << 20)["fragments_after"] == 1
+    version = lance.version(tmp_path, CURATED)
+    assert append_curated(tmp_path, rows("a", "b", "c", "d"), "one") == version
+    assert append_curated(tmp_path, rows("e"), "two") == version + 1
+    assert images_by_id(tmp_path) == expected_images("a", "b", "c", "d", "e")
+
+
 def test_rows_that_no_commit_shows_are_invisible(tmp_path: Path) -> None:
     append_curated(tmp_path, rows("a"), "one")
     lance.stage_rows(tmp_path, CURATED, rows("ghost"))

@@ -148,7 +148,7 @@ def lake_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def cfg(lake: Config, lake_folder: Path) -> Config:
-    return lake.model_copy(update={"lake": lake.lake.model_copy(update={"root": str(lake_folder)}), "export": ExportConfig(shard_bytes=1 << 18)})
+    return lake.model_copy(update={"lake": lake.lake.model_copy(update={"root": str(lake_folder)}), "export": ExportConfig(shard_bytes=80_000)})
 
 
 def test_texts_are_never_null_and_the_first_of_a_name_is_exported(spark: SparkSession, lake_folder: Path) -> None:

@@ -239,6 +239,7 @@ def test_a_shard_whose_head_lies_is_named_even_when_hashes_fit(root: Path) -> No
     entries = mds.read_index(root / BUCKET)
     for change, kind in (
         (lambda data: data.__setitem__(slice(4, 8), bytes(4)), "shard_offsets"),
+        (lambda data: data.__setitem__(slice(8, 16), data[12:16] + data[8:12]), "shard_offsets"),
         (lambda data: data.__setitem__(slice(0, 4), b"\xff\xff\xff\x7f"), "shard_head"),
         (lambda data: data.__setitem__(slice(data.index(b'"caption"'), data.index(b'"caption"') + 9), b'"Caption"'), "shard_columns"),
         (lambda data: data.__delitem__(slice(2, None)), "shard_head"),

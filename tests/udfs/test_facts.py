@@ -148,10 +148,7 @@ def test_one_coloured_pictures_are_flat(colour: str) -> None:
 @pytest.mark.parametrize("mode", ["1", "L", "P", "LA", "RGBA", "CMYK", "I;16"])
 def test_every_mode_has_facts(mode: str) -> None:
     source = picture(300, 200)
-    if mode == "I;16":
-        image = Image.fromarray(np.asarray(source.convert("L")).astype(np.uint16) * 257)
-    else:
-        image = source.convert(mode)
+    image = Image.fromarray(np.asarray(source.convert("L")).astype(np.uint16) * 257) if mode == "I;16" else source.convert(mode)
     facts = image_facts(saved(image, "TIFF" if mode == "CMYK" else "PNG"))
     assert facts.defect is None
     assert facts.mode == mode

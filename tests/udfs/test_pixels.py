@@ -124,7 +124,7 @@ def test_the_profile_of_a_jpeg_is_applied_as_if_before_the_resize() -> None:
     data = saved(source, "JPEG", quality=95, icc_profile=swapped_profile())
     result = opened(bucket_jpeg(data, 544, 480, quality=95))
     first = colour.to_srgb(opened(data), swapped_profile()).resize((544, 480), LANCZOS)
-    assert psnr_db(first, opened(data).resize((544, 480))) < 25, "the profile does nothing"
+    assert psnr_db(first, opened(data).resize((544, 480))) < 35, "the profile does nothing"
     assert psnr_db(result, opened(saved(first, "JPEG", quality=95))) >= 38
 
 
