@@ -4,8 +4,8 @@
 
 The plain converter is what a user would write instead: a process pool, one tar a task; Pillow decodes, converts, resizes with Lanczos and
 saves at quality 92; MDSWriter writes one folder a bucket. It does not filter, deduplicate, caption, index, or verify. Ours runs every
-stage, the start of Spark included. Both are timed as whole processes, one after the other. The last line is JSON: `end_to_end_ratio` is the plain
-converter's seconds over ours.
+stage, the start of Spark included. Both are timed as whole processes, one after the other. The last line is JSON: `end_to_end_ratio` is
+the plain converter's seconds over ours.
 
 Images: about 1 MP, JPEG quality 90, from scikit-image's pictures by crop, blend and noise, each with its own perceptual hash.
 """

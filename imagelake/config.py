@@ -99,10 +99,12 @@ class CaptionConfig(Section):
 
 
 class IndexConfig(Section):
-    """Fragments are compacted towards `fragment_bytes`, never by rows: a row of an image table can be any size."""
+    """Fragments are compacted towards `fragment_bytes`, never by rows: a row of an image table can be any size. Up to `min_fragments`
+    cost readers next to nothing and are left alone."""
 
     fragment_bytes: int = Field(default=16 << 30, gt=0)
     max_fragment_rows: int = Field(default=1 << 20, gt=0)
+    min_fragments: int = Field(default=32, ge=1)
 
 
 class ExportConfig(Section):

@@ -221,11 +221,11 @@ def _change_columns(dataset: Any, key: str, values: pa.Table) -> int:
     return changed
 
 
-def compact(lake: Path, table: Table, *, fragment_bytes: int, max_rows: int) -> dict[str, int]:
+def compact(lake: Path, table: Table, *, fragment_bytes: int, max_rows: int, min_fragments: int = 1) -> dict[str, int]:
     """Merge small fragments towards `fragment_bytes` of images; returns fragments before and after.
 
-    Nothing happens while there are at most twice as many fragments as the target needs: a row target that is never reached would merge
-    everything again at each call.
+    Nothing happens while there are at most twice as many fragments as the target needs, or `min_fragments`: a row target that is never
+    reached would merge everything again at each call.
     """
     dataset = open_table(lake, table)
     rows, before = dataset.count_rows(), len(dataset.get_fragments())
@@ -234,7 +234,7 @@ def compact(lake: Path, table: Table, *, fragment_bytes: int, max_rows: int) -> 
     sizes = dataset.scanner(columns=[C.BYTE_SIZE]).to_table()[C.BYTE_SIZE]
     row_bytes = max(pc.mean(sizes).as_py() or 1.0, 1.0)
     target_rows = max(1, min(max_rows, int(fragment_bytes / row_bytes)))
-    if before > 2 * -(-rows // target_rows):
+    if before > max(min_fragments, 2 * -(-rows // target_rows)):
         plan = Compaction.plan(dataset, {"target_rows_per_fragment": target_rows, "compaction_mode": "try_binary_copy"})
         results = [task.execute(dataset) for task in plan.tasks]
         if results:

@@ -60,6 +60,11 @@ def runs(lake: Path) -> Iterator[dict[str, Any]]:
         yield json.loads(path.read_text(encoding="utf-8"))
 
 
+def last_failed(lake: Path, stage: str) -> bool:
+    """Whether the newest run of `stage` failed."""
+    return next((row["status"] == "failed" for row in reversed(list(runs(lake))) if row["stage"] == stage), False)
+
+
 def last_good(lake: Path, stage: str) -> dict[str, Any] | None:
     """The newest run of `stage` that did its work."""
     return next((row for row in reversed(list(runs(lake))) if row["stage"] == stage and row["status"] == "ok"), None)

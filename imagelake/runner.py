@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -80,9 +79,10 @@ def execute(step: Stage, cfg: Config, spark: SparkSession | None = None, main: M
     try:
         if step.needs_spark and spark is None:
             spark = session.build(cfg.spark)
-        os.environ["IMAGELAKE_RUN_ID"] = run_id
         result = main(spark, cfg) if step.needs_spark else main(cfg)
-        if spark is not None and step.checks and not result.nothing_to_do:
+        # A rule that a run before this one broke stays broken while nothing new is done.
+        owes_checks = not result.nothing_to_do or ledger.last_failed(lake, step.name)
+        if spark is not None and step.checks and owes_checks:
             from imagelake import checks
 
             checks.enforce(spark, cfg, step.checks)

@@ -16,10 +16,11 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from imagelake import buckets, delta, progress, tables
+from imagelake import buckets, delta, lance_source, progress, tables
 from imagelake import columns as C
 from imagelake.config import Config, CurateConfig, GeometryConfig, digest_of
 from imagelake.errors import ImagelakeError
@@ -160,7 +161,8 @@ def main(spark: SparkSession, cfg: Config) -> StageResult:
     columns = samples.select(*CARRIED, C.CAPTIONS, C.WIDTH, C.HEIGHT, C.DEFECT, F.col("_metadata.file_path").alias(FILE))
     lance.create(lake, tables.CURATED)
     kept = survivors(columns, rejects, duplicates)
-    present = spark.createDataFrame(lance.scan(lake, tables.CURATED, [C.IMAGE_ID]).to_pandas(), f"{C.IMAGE_ID} string")
+    curated = lance_source.ScanPlan.pin(lance.uri(lake.resolve(), tables.CURATED), [C.IMAGE_ID], None, with_address=False)
+    present = lance_source.frame(spark, curated)
     gone = [row[C.IMAGE_ID] for row in present.join(kept.select(C.IMAGE_ID), on=C.IMAGE_ID, how="left_anti").collect()]
     missing = kept.join(present, on=C.IMAGE_ID, how="left_anti").drop(C.CAPTIONS)
     captions = united_captions(samples.select(C.IMAGE_ID, C.CAPTIONS), duplicates, cfg.curate.max_captions)
@@ -192,10 +194,14 @@ def main(spark: SparkSession, cfg: Config) -> StageResult:
 def _curate(spark: SparkSession, lake: Path, cfg: Config, planned: DataFrame) -> tuple[list[str], list[tuple[str, str, str]]]:
     done = spark.sparkContext.accumulator(0)
     task = curator(lake.resolve(), cfg.curate, cfg.geometry, cfg.ingest.max_pixels, done)
-    with progress.meter("curate", poll=lambda: int(done.value)):
+    planned = planned.persist(StorageLevel.DISK_ONLY)
+    try:
         # More partitions than files, so that few share one; an empty one costs next to nothing.
         files = planned.select(FILE).distinct().count()
-        results = planned.repartition(max(1, 2 * files), FILE).mapInArrow(task, RESULT).collect()
+        with progress.meter("curate", poll=lambda: int(done.value)):
+            results = planned.repartition(max(1, 2 * files), FILE).mapInArrow(task, RESULT).collect()
+    finally:
+        planned.unpersist()
     fragments = [text for row in results for text in json.loads(row["fragments"])]
     failures = [tuple(failure) for row in results for failure in json.loads(row["failures"])]
     return fragments, failures

@@ -169,7 +169,7 @@ def main(spark: SparkSession, cfg: Config) -> StageResult:
         release = _publish(planned, root, cfg, released, export_id, entries, rows, columns, captions, version)
     finally:
         planned.unpersist()
-    notes = {"export": export_id, "shards": str(len(entries)), "release": release.release}
+    notes = {"export": export_id, "shards": str(sum(map(len, entries.values()))), "release": release.release}
     return StageResult(rows, rows, {}, {tables.CURATED.name: version}, {}, notes)
 
 

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from imagelake import columns as C
 from imagelake import delta, tables
-from imagelake.config import Config, FilterConfig, GeometryConfig
+from imagelake.config import Config, FilterConfig, GeometryConfig, digest_of
 from imagelake.ledger import StageResult
 from imagelake.runner import run, unchanged
 
@@ -56,8 +56,6 @@ def rejects(samples: DataFrame, cfg: FilterConfig, geometry: GeometryConfig) -> 
 
 def cfg_name(cfg: FilterConfig, geometry: GeometryConfig) -> str:
     """The rules that a row was rejected under, as a short digest."""
-    from imagelake.config import digest_of
-
     return digest_of([cfg.model_dump(mode="json"), geometry.model_dump(mode="json")])
 
 

@@ -20,7 +20,13 @@ def main(cfg: Config) -> StageResult:
     full_text = [cfg.caption.column] if cfg.caption.column in columns else []
     # Indices first: compaction does not merge fragments that an index covers with such that it doesn't.
     touched = lance.index(lake, tables.CURATED, SCALAR, full_text)
-    fragments = lance.compact(lake, tables.CURATED, fragment_bytes=cfg.index.fragment_bytes, max_rows=cfg.index.max_fragment_rows)
+    fragments = lance.compact(
+        lake,
+        tables.CURATED,
+        fragment_bytes=cfg.index.fragment_bytes,
+        max_rows=cfg.index.max_fragment_rows,
+        min_fragments=cfg.index.min_fragments,
+    )
     after = lance.version(lake, tables.CURATED)
     if after == before:
         return StageResult(nothing_to_do=True)

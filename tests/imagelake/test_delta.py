@@ -14,8 +14,18 @@ from imagelake.tables import DUPLICATES, REJECTS, SAMPLES
 from tests.lake_fixture import table_frame
 
 
-def reject(image_id: str, stage: str = "filter", reason: str = "license", detail: str | None = None, run_id: str = "r") -> dict[str, object]:
-    return {"image_id": image_id, "source": "s", "source_key": image_id, "stage": stage, "reason": reason, "detail": detail, "run_id": run_id}
+def reject(
+    image_id: str, stage: str = "filter", reason: str = "license", detail: str | None = None, run_id: str = "r"
+) -> dict[str, object]:
+    return {
+        "image_id": image_id,
+        "source": "s",
+        "source_key": image_id,
+        "stage": stage,
+        "reason": reason,
+        "detail": detail,
+        "run_id": run_id,
+    }
 
 
 def ids(spark: SparkSession, lake: Path, table: tables.Table = REJECTS, at: int | None = None) -> list[str]:

@@ -10,7 +10,9 @@ from imagelake.ledger import StageResult
 NOON = datetime(2024, 5, 6, 12, 0, 0, 123456, UTC)
 
 
-def record(lake: Path, run_id: str = "20240506T120000-aa", stage: str = "filter", status: str = "ok", **changes: object) -> dict[str, object]:
+def record(
+    lake: Path, run_id: str = "20240506T120000-aa", stage: str = "filter", status: str = "ok", **changes: object
+) -> dict[str, object]:
     values: dict[str, object] = {
         "started_at": NOON,
         "seconds": 1.23456,

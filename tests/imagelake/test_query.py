@@ -28,8 +28,17 @@ AS t(id, text, counts, list, nothing, at) ORDER BY id
 def empty_views(spark: SparkSession, lake: Config) -> Iterator[Config]:
     """A lake with one run in its ledger and nothing else; its views go with the test."""
     result = StageResult(10, 7, {"license": 3}, {"samples": 4}, {}, {"batches": "ü"})
-    ledger.record(Path(lake.lake.root), run_id="r1", stage="filter", status="ok", started_at=datetime(2024, 5, 6, 12, tzinfo=UTC), seconds=2.5,
-                  config_digest="c", stage_digest="s", result=result)  # fmt: skip
+    ledger.record(
+        Path(lake.lake.root),
+        run_id="r1",
+        stage="filter",
+        status="ok",
+        started_at=datetime(2024, 5, 6, 12, tzinfo=UTC),
+        seconds=2.5,
+        config_digest="c",
+        stage_digest="s",
+        result=result,
+    )
     yield lake
     for name in views.NAMES:
         spark.catalog.dropTempView(name)
@@ -87,7 +96,14 @@ def test_an_unknown_format_is_named(spark: SparkSession) -> None:
 def test_runs_can_be_asked(spark: SparkSession, empty_views: Config) -> None:
     row = query.ask(spark, empty_views, "SELECT stage, kept, rejected, seconds, year(started_at) AS year, notes FROM runs;").first()
     assert row is not None
-    assert row.asDict() == {"stage": "filter", "kept": 7, "rejected": {"license": 3}, "seconds": 2.5, "year": 2024, "notes": {"batches": "ü"}}
+    assert row.asDict() == {
+        "stage": "filter",
+        "kept": 7,
+        "rejected": {"license": 3},
+        "seconds": 2.5,
+        "year": 2024,
+        "notes": {"batches": "ü"},
+    }
 
 
 @pytest.mark.parametrize(

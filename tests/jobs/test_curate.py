@@ -29,7 +29,9 @@ def reject(image_id: str, reason: str = "license") -> dict[str, Any]:
     return {"image_id": image_id, "source": "made", "stage": "filter", "reason": reason}
 
 
-def united(spark: SparkSession, rows: list[dict[str, Any]], losers: list[dict[str, Any]], limit: int = 16) -> dict[str, list[tuple[str, str]]]:
+def united(
+    spark: SparkSession, rows: list[dict[str, Any]], losers: list[dict[str, Any]], limit: int = 16
+) -> dict[str, list[tuple[str, str]]]:
     frame = job.united_captions(samples_frame(spark, rows), table_frame(spark, tables.DUPLICATES, losers), limit)
     return {row[C.IMAGE_ID]: [(entry["name"], entry["text"]) for entry in row[C.CAPTIONS]] for row in frame.collect()}
 
@@ -129,7 +131,9 @@ def fill(spark: SparkSession, root: Path) -> None:
         for n, (image_id, (w, h)) in enumerate(PICTURES.items())
     ]
     delta.append(samples_frame(spark, rows).coalesce(1), root, tables.SAMPLES, batch="one")
-    delta.append(samples_frame(spark, [sample("rotten", image=b"\xff\xd8\xff" + bytes(100))]).coalesce(1), root, tables.SAMPLES, batch="two")
+    delta.append(
+        samples_frame(spark, [sample("rotten", image=b"\xff\xd8\xff" + bytes(100))]).coalesce(1), root, tables.SAMPLES, batch="two"
+    )
     delta.append(table_frame(spark, tables.REJECTS, [reject("c")]), root, tables.REJECTS, batch="one")
     delta.append(table_frame(spark, tables.DUPLICATES, [duplicate("loser", "keeper")]), root, tables.DUPLICATES, batch="one")
 

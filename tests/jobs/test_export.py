@@ -148,7 +148,9 @@ def lake_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def cfg(lake: Config, lake_folder: Path) -> Config:
-    return lake.model_copy(update={"lake": lake.lake.model_copy(update={"root": str(lake_folder)}), "export": ExportConfig(shard_bytes=80_000)})
+    return lake.model_copy(
+        update={"lake": lake.lake.model_copy(update={"root": str(lake_folder)}), "export": ExportConfig(shard_bytes=200_000)}
+    )
 
 
 def test_texts_are_never_null_and_the_first_of_a_name_is_exported(spark: SparkSession, lake_folder: Path) -> None:
@@ -211,7 +213,9 @@ def check(root: Path, expected: set[str]) -> None:
 IDS = [row[C.IMAGE_ID] for row in lake_rows()]
 
 
-def test_an_export_an_interruption_and_a_later_export(spark: SparkSession, cfg: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_export_an_interruption_and_a_later_export(
+    spark: SparkSession, cfg: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = Path(cfg.corpus.root)
 
     def crash(*_: object) -> None:

@@ -24,10 +24,15 @@ def root(lake: Config) -> Path:
     return folder
 
 
+def eager(lake: Config) -> Config:
+    """Compacts however few fragments there are."""
+    return lake.model_copy(update={"index": lake.index.model_copy(update={"min_fragments": 1})})
+
+
 def test_indices_are_built_and_small_fragments_merged(lake: Config, root: Path) -> None:
     images = images_by_id(root)
     before = lance.version(root, CURATED)
-    result = job.main(lake)
+    result = job.main(eager(lake))
     assert (result.rows_in, result.kept) == (12, 12)
     assert result.read_versions == {"curated": before}
     assert result.written_versions == {"curated": lance.version(root, CURATED)}
@@ -41,6 +46,10 @@ def test_indices_are_built_and_small_fragments_merged(lake: Config, root: Path) 
         "caption_fts",
     }
     assert images_by_id(root) == images
+
+
+def test_a_few_fragments_are_left_alone(lake: Config, root: Path) -> None:
+    assert job.main(lake).notes["fragments_after"] == "6"
 
 
 def test_a_second_run_has_nothing_to_do(lake: Config, root: Path) -> None:
