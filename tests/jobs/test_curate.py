@@ -6,8 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession
 
 from imagelake import columns as C
 from imagelake import delta, jpeg, lance, tables
@@ -181,14 +180,18 @@ def test_the_stage_keeps_rejects_repeats_and_takes_out(spark: SparkSession, lake
     assert sorted(curated(root)) == ["b", "c", "keeper"]
 
 
-def test_no_shuffle_carries_an_image(spark: SparkSession, lake: Config) -> None:
+def test_no_shuffle_carries_an_image(spark: SparkSession, lake: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     root = Path(lake.lake.root)
     fill(spark, root)
-    samples, rejects, duplicates = (delta.read(spark, root, table) for table in (tables.SAMPLES, tables.REJECTS, tables.DUPLICATES))
-    columns = samples.select(*job.CARRIED, C.CAPTIONS, C.WIDTH, C.HEIGHT, C.DEFECT, F.col("_metadata.file_path").alias(job.FILE))
-    kept = job.survivors(columns, rejects, duplicates).drop(C.CAPTIONS)
-    captions = job.united_captions(samples.select(C.IMAGE_ID, C.CAPTIONS), duplicates, 16)
-    plan = job.plan(kept, captions).repartition(4, job.FILE)
+    plans: list[DataFrame] = []
+
+    def note(*arguments: Any) -> tuple[list[str], list[Any]]:
+        plans.append(arguments[-1])
+        return [], []
+
+    monkeypatch.setattr(job, "_curate", note)
+    job.main(spark, lake)
+    plan = plans[0].repartition(4, job.FILE)
     carried = exchanged_columns(plan)
     assert {C.IMAGE_ID, C.SHA256, job.FILE} <= carried, "the test no longer sees the exchanges"
     assert C.IMAGE not in carried

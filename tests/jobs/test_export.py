@@ -109,6 +109,12 @@ def test_a_shard_stays_within_the_limit_unless_one_sample_alone_does_not(plan: d
     assert [count for size, count in sizes.values() if size > ROOM] == [1]
 
 
+def test_the_planned_size_is_the_written_size(spark: SparkSession) -> None:
+    rows = job.plan(frame(spark, ROWS), COLUMNS, ROOM).select("id", job.SIZE).collect()
+    by_id = {row["id"]: row for row in ROWS}
+    assert {row["id"]: row[job.SIZE] for row in rows} == {key: shard_bytes([row]) - shard_bytes([]) for key, row in by_id.items()}
+
+
 def test_shards_are_filled(plan: dict[str, tuple[int, str, int, int]]) -> None:
     # 60 samples of some 2.6 kB: eight shards would do, one sample a shard would be allowed by the limit too.
     assert len({place[2] for place in plan.values() if place[:2] == (512, "1.000")}) <= 12
