@@ -43,6 +43,12 @@ class SparkConfig(Section):
     properties: str = "spark/local.conf"
     conf: dict[str, str] = {}
 
+    @field_validator("conf", mode="before")
+    @classmethod
+    def _dotted(cls, conf: Any) -> Any:
+        """--set spark.conf.spark.driver.memory=8g arrives nested: Spark's names are its dots."""
+        return dict(_flat(conf)) if isinstance(conf, dict) else conf
+
 
 class IngestConfig(Section):
     max_pixels: int = Field(default=200_000_000, gt=0)
@@ -137,6 +143,14 @@ class Config(Section):
     def digest(self, sections: Sequence[str] | None = None) -> str:
         """16 hex digits over the resolved values: of the whole, or of some sections. Same values, same digest."""
         return digest_of(self.model_dump(mode="json", include=set(sections) if sections is not None else None))
+
+
+def _flat(nested: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in nested.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def digest_of(value: Any) -> str:

@@ -20,12 +20,12 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from imagelake import columns as C
-from imagelake import corpus, delta, lance_source, mds, progress, tables
+from imagelake import corpus, delta, lance_source, ledger, mds, progress, tables
 from imagelake.config import Config, digest_of
 from imagelake.errors import GateError
 from imagelake.lance_source import ROW_ADDRESS
 from imagelake.ledger import StageResult
-from imagelake.runner import run
+from imagelake.runner import run, unchanged
 from imagelake.views import corpus_rows
 
 if TYPE_CHECKING:
@@ -146,6 +146,10 @@ def main(spark: SparkSession, cfg: Config) -> StageResult:
     if version < 0:
         return StageResult(nothing_to_do=True)
     released = corpus.read_release(root) if (root / corpus.RELEASE).is_file() else None
+    last = ledger.last_good(lake, "export")
+    exported = released is not None and last is not None and last["notes"].get("release") == released.release
+    if exported and unchanged(cfg, "export", {tables.CURATED.name: version}):
+        return StageResult(nothing_to_do=True)
     curated = curated_rows(spark, lake, version)
     captions = caption_names(curated, cfg, released)
     columns = mds_columns(captions, cfg.caption.column)

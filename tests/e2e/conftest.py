@@ -37,7 +37,7 @@ class Chain:
         return [
             f"lake.root={self.root / 'lake'}",
             f"corpus.root={self.corpus}",
-            "spark.conf={spark.driver.memory: 2g}",
+            "spark.conf.spark.driver.memory=2g",
             "spark.master=local[2]",
         ]
 

@@ -172,3 +172,8 @@ def test_single_spark_properties_can_be_set_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "spark.yaml"
     file.write_text("spark:\n  conf:\n    spark.driver.memory: 8g\n    spark.sql.shuffle.partitions: '64'\n")
     assert config.load([file]).spark.conf == {"spark.driver.memory": "8g", "spark.sql.shuffle.partitions": "64"}
+
+
+def test_spark_properties_are_set_by_their_dotted_names() -> None:
+    cfg = config.load(overrides=["spark.conf.spark.driver.memory=8g", "spark.conf.spark.speculation=true"])
+    assert cfg.spark.conf == {"spark.driver.memory": "8g", "spark.speculation": "true"}
