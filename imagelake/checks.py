@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,13 +42,15 @@ def names() -> list[str]:
 
 def enforce(spark: SparkSession, cfg: Config, check_names: Sequence[str]) -> None:
     """Run the checks; raises GateError that names the first broken rule and its first offending rows."""
+    roots = shlex.join(["--set", f"lake.root={cfg.lake.root}", "--set", f"corpus.root={cfg.corpus.root}"])
     views.register(spark, cfg, pushdown=False)
     for check in map(load, check_names):
         offending = spark.sql(check.sql).limit(SHOWN + 1).collect()
         if not offending:
             continue
         shown = "\n".join(f"  {row.asDict()}" for row in offending[:SHOWN]) + ("\n  …" if len(offending) > SHOWN else "")
-        message = f"check {check.name}: broken rule: {check.rule}\n{shown}\nAll of them: imagelake sql --file sql/checks/{check.name}.sql"
+        command = f"imagelake sql --file {SQL / 'checks' / check.name}.sql {roots}"
+        message = f"check {check.name}: broken rule: {check.rule}\n{shown}\nAll of them: {command}"
         if check.severity == "error":
             raise GateError(message)
         logs.logger().warning(message, check=check.name)

@@ -53,6 +53,8 @@ def _run(cfg: Config, dry_run: bool) -> int:
 
     for spec in load_sources(Path(cfg.sources)):  # what is wrong with the sources is said before Spark starts
         list_files(spec)
+    for key, root in (("lake.root", cfg.lake.root), ("corpus.root", cfg.corpus.root)):
+        runner.make_root(key, Path(root))
     table = Table("stage", "in", "kept", "out", "seconds", "per second")
     spark = session.build(cfg.spark)
     try:
@@ -64,12 +66,13 @@ def _run(cfg: Config, dry_run: bool) -> int:
                 table.add_row(step.name, "–", "–", "nothing to do", f"{seconds:.1f}", "–")
                 continue
             out = ", ".join(f"{reason} {count}" for reason, count in sorted(result.rejected.items())) or "–"
-            rate = f"{result.rows_in / seconds:,.0f}"
+            rate = f"{result.rows_in / seconds:,.1f}"
             table.add_row(step.name, str(result.rows_in), str(result.kept), out, f"{seconds:.1f}", rate)
     finally:
         spark.stop()
     Console(file=sys.stdout).print(table)
-    print(f"corpus: {cfg.corpus.root}")
+    kept_any = (Path(cfg.corpus.root) / "release.json").is_file()
+    print(f"corpus: {cfg.corpus.root}" if kept_any else "nothing was kept, so there is no corpus: the reasons are in rejects")
     return 0
 
 
@@ -138,16 +141,24 @@ def sql(
 
 
 def _sql(statement: str | None, file: Path | None, format_: str, cfg: Config) -> int:
+    from pyspark.errors import PySparkException
+
     from imagelake import query
 
     if (statement is None) == (file is None):
         raise ConfigError("sql: give either a statement or --file")
     if file is not None and not file.is_file():
         raise ConfigError(f"sql: {file} does not exist")
+    if format_ not in query.FORMATS:
+        raise ConfigError(f"sql: unknown format {format_!r}; one of {', '.join(query.FORMATS)}")
+    if not Path(cfg.lake.root).is_dir():
+        raise ConfigError(f"lake.root: {cfg.lake.root} does not exist; name the lake with --set lake.root=…")
     text = statement if file is None else file.read_text(encoding="utf-8")
     spark = session.build(cfg.spark)
     try:
         query.show(query.ask(spark, cfg, text or ""), format_, sys.stdout)
+    except PySparkException as error:
+        raise ConfigError(f"sql: {str(error).splitlines()[0]}") from error
     finally:
         spark.stop()
     return 0

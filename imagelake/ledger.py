@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,6 +29,10 @@ class StageResult:
     written_versions: Mapping[str, int] = field(default_factory=dict)
     notes: Mapping[str, str] = field(default_factory=dict)
     nothing_to_do: bool = False
+
+
+# The run that is going on, so that rows can name the run that made them.
+CURRENT_RUN: ContextVar[str | None] = ContextVar("imagelake_run", default=None)
 
 
 def new_run_id() -> str:

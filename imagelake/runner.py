@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from imagelake import config, ledger, logs, session
-from imagelake.errors import EXIT_FAILURE, EXIT_NOTHING_TO_DO, EXIT_OK, ImagelakeError
+from imagelake.errors import EXIT_FAILURE, EXIT_NOTHING_TO_DO, EXIT_OK, ConfigError, ImagelakeError
 from imagelake.ledger import StageResult
 from imagelake.stages import Stage, stage
 
@@ -72,6 +74,8 @@ def execute(step: Stage, cfg: Config, spark: SparkSession | None = None, main: M
     main = main or importlib.import_module(step.module).main
     run_id, started_at, clock = ledger.new_run_id(), datetime.now(UTC), time.monotonic()
     lake = Path(cfg.lake.root)
+    make_root("lake.root", lake)
+    ledger.CURRENT_RUN.set(run_id)
     structlog.contextvars.bind_contextvars(run_id=run_id, stage=step.name)
     log = logs.logger()
     common: dict[str, Any] = {"run_id": run_id, "stage": step.name, "started_at": started_at, "config_digest": cfg.digest(),
@@ -88,7 +92,8 @@ def execute(step: Stage, cfg: Config, spark: SparkSession | None = None, main: M
             checks.enforce(spark, cfg, step.checks)
     except BaseException as error:
         message = f"{type(error).__name__}: {error}"[:2000]
-        ledger.record(lake, status="failed", seconds=time.monotonic() - clock, result=StageResult(), error=message, **common)
+        with contextlib.suppress(OSError):  # a full disk is what went wrong, not what is told of it
+            ledger.record(lake, status="failed", seconds=time.monotonic() - clock, result=StageResult(), error=message, **common)
         raise
     finally:
         structlog.contextvars.unbind_contextvars("run_id", "stage")
@@ -97,6 +102,16 @@ def execute(step: Stage, cfg: Config, spark: SparkSession | None = None, main: M
     ledger.record(lake, status=status, seconds=seconds, result=result, **common)
     log.info(status, run_id=run_id, stage=step.name, seconds=round(seconds, 2), **summary(result, seconds))
     return result
+
+
+def make_root(key: str, folder: Path) -> None:
+    """Make a root folder unless it is there. Raises ConfigError that names the key when it can't be made or written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{key}: {folder} can't be made: {error.strerror}") from error
+    if not os.access(folder, os.W_OK):
+        raise ConfigError(f"{key}: {folder} is not writable")
 
 
 def summary(result: StageResult, seconds: float) -> dict[str, Any]:

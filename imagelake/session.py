@@ -50,7 +50,8 @@ def build(cfg: SparkConfig, app_name: str = "imagelake") -> SparkSession:
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     # PySpark logs each failed analysis as a page of JSON, beside the exception that says the same.
-    logging.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     from imagelake.lance_source import LanceDataSource
 
     spark.dataSource.register(LanceDataSource)

@@ -49,7 +49,9 @@ STAGES = (
         ("index", "caption"),
         needs_spark=False,
     ),
-    Stage("export", "curated → corpus: planned MDS shards by tier and bucket", ("export", "caption"), ("exported_once",)),
+    Stage(
+        "export", "curated → corpus: planned MDS shards by tier and bucket", ("export", "caption"), ("exported_once", "no_stale_exports")
+    ),
     Stage("verify", "corpus → report: every shard read back as the trainer would", ("verify",), needs_spark=False),
 )
 

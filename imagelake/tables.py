@@ -81,6 +81,7 @@ SOURCE_FILES = Table(
             ("key", pa.string()),
             ("size_bytes", pa.int64()),
             ("mtime_ns", pa.int64()),
+            ("spec_digest", pa.string()),
             (C.INGEST_RUN, pa.string()),
         ]
     ),

@@ -20,12 +20,13 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from imagelake import buckets, delta, lance_source, progress, tables
+from imagelake import buckets, delta, lance_source, ledger, progress, tables
 from imagelake import columns as C
 from imagelake.config import Config, CurateConfig, GeometryConfig, digest_of
-from imagelake.errors import ImagelakeError
+from imagelake.errors import ConfigError, ImagelakeError
 from imagelake.ledger import StageResult
 from imagelake.runner import run, unchanged
+from imagelake.stages import stage
 from udfs.decode import Defect
 from udfs.pixels import bucket_jpeg
 
@@ -160,6 +161,7 @@ def main(spark: SparkSession, cfg: Config) -> StageResult:
     samples, rejects, duplicates = (delta.read(spark, lake, table, read[table.name]) for table in stages)
     columns = samples.select(*CARRIED, C.CAPTIONS, C.WIDTH, C.HEIGHT, C.DEFECT, F.col("_metadata.file_path").alias(FILE))
     lance.create(lake, tables.CURATED)
+    _refuse_other_settings(lake, cfg)
     kept = survivors(columns, rejects, duplicates)
     curated = lance_source.ScanPlan.pin(lance.uri(lake.resolve(), tables.CURATED), [C.IMAGE_ID], None, with_address=False)
     present = lance_source.frame(spark, curated)
@@ -189,6 +191,19 @@ def main(spark: SparkSession, cfg: Config) -> StageResult:
         written,
         {"removed": str(len(gone)), "fragments": str(len(fragments))},
     )
+
+
+def _refuse_other_settings(lake: Path, cfg: Config) -> None:
+    """A picture is encoded once, so a table never mixes two qualities or layouts."""
+    from imagelake import lance
+
+    last = ledger.last_good(lake, "curate")
+    made_otherwise = last is not None and last["stage_digest"] != cfg.digest(stage("curate").sections)
+    if made_otherwise and lance.open_table(lake, tables.CURATED).count_rows():
+        raise ConfigError(
+            "curate.*, geometry.*: the curated table was made with other settings, and a picture is encoded once. Put the settings back, "
+            "or use a new lake.root and corpus.root"
+        )
 
 
 def _curate(spark: SparkSession, lake: Path, cfg: Config, planned: DataFrame) -> tuple[list[str], list[tuple[str, str, str]]]:

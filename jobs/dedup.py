@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from imagelake import columns as C
-from imagelake import delta, tables
+from imagelake import delta, ledger, tables
 from imagelake.config import Config
 from imagelake.ledger import StageResult
 from imagelake.runner import run, unchanged
@@ -78,7 +78,7 @@ def main(spark: SparkSession, cfg: Config) -> StageResult:
     samples = delta.read(spark, lake, tables.SAMPLES, read[tables.SAMPLES.name])
     rejected = delta.read(spark, lake, tables.REJECTS, read[tables.REJECTS.name])
     comparable = candidates(samples, rejected)
-    losers = duplicates(comparable, perceptual=cfg.dedup.perceptual).withColumn(C.RUN_ID, F.lit(cfg.digest(["dedup"])))
+    losers = duplicates(comparable, perceptual=cfg.dedup.perceptual).withColumn(C.RUN_ID, F.lit(ledger.CURRENT_RUN.get()))
     version = delta.replace(losers, lake, tables.DUPLICATES)
     rows_in = comparable.count()
     found = delta.read(spark, lake, tables.DUPLICATES, version)

@@ -173,7 +173,13 @@ def main(spark: SparkSession, cfg: Config) -> StageResult:
         release = _publish(planned, root, cfg, released, export_id, entries, rows, columns, captions, version)
     finally:
         planned.unpersist()
-    notes = {"export": export_id, "shards": str(sum(map(len, entries.values()))), "release": release.release}
+    stale = known.join(curated.select(C.IMAGE_ID), on=C.IMAGE_ID, how="left_anti").count()
+    notes = {
+        "export": export_id,
+        "shards": str(sum(map(len, entries.values()))),
+        "release": release.release,
+        "no_longer_curated": str(stale),
+    }
     return StageResult(rows, rows, {}, {tables.CURATED.name: version}, {}, notes)
 
 

@@ -8,8 +8,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from imagelake import columns as C
-from imagelake import delta, tables
-from imagelake.config import Config, FilterConfig, GeometryConfig, digest_of
+from imagelake import delta, ledger, tables
+from imagelake.config import Config, FilterConfig, GeometryConfig
 from imagelake.ledger import StageResult
 from imagelake.runner import run, unchanged
 
@@ -49,14 +49,9 @@ def rejects(samples: DataFrame, cfg: FilterConfig, geometry: GeometryConfig) -> 
             F.lit("filter").alias(C.STAGE),
             C.REASON,
             facts.alias(C.DETAIL),
-            F.lit(cfg_name(cfg, geometry)).alias(C.RUN_ID),
+            F.lit(ledger.CURRENT_RUN.get()).alias(C.RUN_ID),
         )
     )
-
-
-def cfg_name(cfg: FilterConfig, geometry: GeometryConfig) -> str:
-    """The rules that a row was rejected under, as a short digest."""
-    return digest_of([cfg.model_dump(mode="json"), geometry.model_dump(mode="json")])
 
 
 def main(spark: SparkSession, cfg: Config) -> StageResult:

@@ -18,10 +18,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from imagelake import columns as C
-from imagelake import delta, progress, tables
+from imagelake import delta, ledger, progress, tables
 from imagelake.captions import clean_caption
 from imagelake.config import Config, digest_of
-from imagelake.errors import ConfigError, ImagelakeError
+from imagelake.errors import ConfigError
 from imagelake.ledger import StageResult
 from imagelake.runner import run
 from imagelake.sources import Record, SourceFile, SourceSpec, Unit, list_files, load_sources, plan_units, read_unit
@@ -104,26 +104,40 @@ def reader(
     return read
 
 
-def new_files(spark: SparkSession, lake: Path, files: Sequence[SourceFile]) -> list[SourceFile]:
-    """The files that were never ingested. Raises ImagelakeError for one with images that changed since it was.
+def spec_digest(spec: SourceSpec) -> str:
+    """Of all that decides what is read from a file: everything but where the files lie."""
+    return digest_of(spec.model_dump(mode="json", exclude={"path"}))
+
+
+def new_files(spark: SparkSession, lake: Path, files: Sequence[SourceFile], specs: Sequence[SourceSpec]) -> list[SourceFile]:
+    """The files that were never ingested. Raises ConfigError that names files whose images changed since, and sources that are declared
+    otherwise now: what is in the lake was read as it was declared then.
 
     A metadata file may grow beside new images: they find their captions in it, while what was ingested stays as it is.
     """
     if delta.version(lake, tables.SOURCE_FILES) < 0:
         return list(files)
     known = {
-        (row[C.SOURCE], row["key"]): (row["size_bytes"], row["mtime_ns"]) for row in delta.read(spark, lake, tables.SOURCE_FILES).collect()
+        (row[C.SOURCE], row["key"]): (row["size_bytes"], row["mtime_ns"], row["spec_digest"])
+        for row in delta.read(spark, lake, tables.SOURCE_FILES).collect()
     }
-    fresh = []
+    declared = {spec.name: spec_digest(spec) for spec in specs}
+    fresh, changed = [], []
     for file in files:
         pinned = known.get((file.source, file.key))
         if pinned is None:
             fresh.append(file)
-        elif pinned != (file.size, file.mtime_ns) and not file.is_sidecar:
-            raise ImagelakeError(
-                f"{file.path}: changed since source {file.source!r} was ingested. Its records are in the lake as they were: "
-                "put the old file back, or give the new one another name"
+        elif pinned[2] != declared[file.source]:
+            raise ConfigError(
+                f"source {file.source!r} was ingested as it was declared then; its captions, licence or columns are declared otherwise "
+                "now. Give it another name, or ingest into a new lake.root"
             )
+        elif pinned[:2] != (file.size, file.mtime_ns) and not file.is_sidecar:
+            changed.append(f"{file.path}: changed since source {file.source!r} was ingested")
+    if changed:
+        raise ConfigError(
+            "\n".join([*changed, "put the old files back, or give the new ones other names: what was ingested stays as it was"])
+        )
     return fresh
 
 
@@ -150,17 +164,18 @@ def rejects_of(samples: DataFrame, batch: str) -> DataFrame:
         F.lit("ingest").alias(C.STAGE),
         F.col(C.DEFECT).alias(C.REASON),
         F.col(C.DEFECT_DETAIL).alias(C.DETAIL),
-        F.lit(batch).alias(C.RUN_ID),
+        F.lit(ledger.CURRENT_RUN.get()).alias(C.RUN_ID),
     )
 
 
 def write_plan(lake: Path, specs: Sequence[SourceSpec], files: Sequence[SourceFile], cfg: Config) -> Path:
     """Pin one batch to disk: its files, the sources they belong to, and the pieces of work."""
     used = [spec for spec in specs if any(file.source == spec.name for file in files)]
+    digests = {spec.name: spec_digest(spec) for spec in used}
     body = {
         "max_pixels": cfg.ingest.max_pixels,
         "specs": [spec.model_dump(mode="json") for spec in used],
-        "files": [[file.source, file.key, file.size, file.mtime_ns] for file in files],
+        "files": [[file.source, file.key, file.size, file.mtime_ns, digests[file.source]] for file in files],
         "units": [
             unit.to_json()
             for spec in used
@@ -210,7 +225,7 @@ def main(spark: SparkSession, cfg: Config) -> StageResult:
     specs = load_sources(Path(cfg.sources))
     files = [file for spec in specs for file in list_files(spec)]
     done = [ingest_batch(spark, lake, plan) for plan in begun(spark, lake)]
-    for batch in batches(new_files(spark, lake, files), cfg.ingest.batch_bytes):
+    for batch in batches(new_files(spark, lake, files, specs), cfg.ingest.batch_bytes):
         done.append(ingest_batch(spark, lake, write_plan(lake, specs, batch, cfg)))
     if not done:
         return StageResult(nothing_to_do=True)

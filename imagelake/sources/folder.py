@@ -25,6 +25,8 @@ def list_files(spec: SourceSpec) -> list[SourceFile]:
             found += [(member, member.relative_to(root).as_posix()) for member in members]
         except OSError as error:
             raise ConfigError(f"{spec.origin}.{key}: {error.filename} cannot be read: {error.strerror}") from error
+    if not found:
+        raise ConfigError(f"{spec.origin}.path: {', '.join(spec.path)} has no files")
     images = {(path.parent, path.stem) for path, _ in found if extension_of(path.name) in IMAGE_EXTENSIONS}
     suffixes = _sibling_suffixes(spec)
     pinned = []

@@ -119,6 +119,35 @@ def test_a_single_stage_with_nothing_to_do_exits_99_under_cli_and_spark_submit(d
     assert submitted.returncode == 99, submitted.stderr[-3000:]
 
 
+def test_plain_spark_sql_reads_the_curated_table_with_a_filter(demo: Chain) -> None:
+    spark_sql = Path(demo.command()[0]).parent / "spark-sql"
+    view = f"CREATE TEMPORARY VIEW curated USING lance OPTIONS (path '{demo.root / 'lake' / 'curated.lance'}', columns 'image_id,width')"
+    asked = subprocess.run(
+        [str(spark_sql), "-e", f"{view}; SELECT count(*) FROM curated WHERE width > 0"],
+        cwd=demo.root, capture_output=True, text=True, env=environment(), check=False,
+    )  # fmt: skip
+    assert asked.stdout.strip() == str(read_release(demo.corpus).rows), asked.stderr[-3000:]
+
+
+def test_a_mistake_that_shows_only_when_a_statement_runs_is_one_line(demo: Chain) -> None:
+    done = demo.call("sql", "SELECT assert_true(count(*) < 0) FROM samples", *demo.arguments)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+
+
+def test_other_settings_are_refused_once_pictures_are_encoded(demo: Chain) -> None:
+    before = content(demo.cfg)
+    done = demo.call("curate", *demo.arguments, "--set", "curate.jpeg_quality=80")
+    assert done.returncode == 2 and "curate.*" in done.stderr
+    assert content(demo.cfg) == before
+
+
+def test_a_source_that_is_declared_otherwise_later_is_refused(demo: Chain, tmp_path: Path) -> None:
+    text = demo.sources.read_text(encoding="utf-8").replace("path: ", f"path: {demo.sources.parent}/")
+    (tmp_path / "sources.yaml").write_text(text.replace("    alt: txt", "    other: txt"))
+    done = demo.call("ingest", "--sources", str(tmp_path / "sources.yaml"), *demo.arguments)
+    assert done.returncode == 2 and "'web'" in done.stderr, done.stderr[-2000:]
+
+
 def test_a_stricter_filter_by_spark_submit_takes_pictures_out_and_a_laxer_one_brings_them_back(
     demo: Chain, demo_sources: Path, tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ MISTAKES = {
     "unknown format": ("{name: a, format: zip, path: pictures}", ("format", "webdataset")),
     "unknown key": ("{name: a, format: folder, path: pictures, captoins: {alt: txt}}", ("captoins", "captions")),
     "unreadable tar": ("{name: a, format: webdataset, path: broken.tar}", ("broken.tar",)),
+    "empty folder": ("{name: a, format: folder, path: empty}", ("empty", "no files")),
     "wrong column": ("{name: a, format: parquet, path: good.parquet, image: picture}", ("good.parquet", "picture", "image")),
 }
 
@@ -26,6 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     root = tmp_path_factory.mktemp("mistakes")
     (root / "pictures").mkdir()
+    (root / "empty").mkdir()
     (root / "pictures" / "a.jpg").write_bytes(b"not an image")
     (root / "broken.tar").write_bytes(b"this is no tar" * 100)
     pq.write_table(pa.table({"image": [b"x"]}), root / "good.parquet")
@@ -50,6 +52,19 @@ def test_an_unknown_configuration_key_is_named_with_the_nearest_known_one(folder
     done = Chain(folder / "chain", folder / "x.yaml").call("run", "--set", "filter.min_pixel=5")
     assert done.returncode == 2
     assert "filter.min_pixel" in done.stderr and "filter.min_pixels" in done.stderr
+
+
+def test_a_root_that_cannot_be_made_is_named_before_spark_starts(folder: Path) -> None:
+    (folder / "fine.yaml").write_text("sources: [{name: a, format: folder, path: pictures}]")
+    chain = Chain(folder / "good.parquet", folder / "fine.yaml")  # a file, where the lake's folder should be
+    done = chain.run()
+    assert done.returncode == 2
+    assert "lake.root" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_asking_a_lake_that_is_not_there_says_so(folder: Path) -> None:
+    done = Chain(folder / "nowhere", folder / "x.yaml").call("sql", "SELECT 1", "--set", f"lake.root={folder / 'nowhere'}")
+    assert done.returncode == 2 and "lake.root" in done.stderr
 
 
 def test_a_dry_run_lists_sources_and_stages_and_writes_nothing(folder: Path) -> None:

@@ -108,7 +108,7 @@ def test_a_planted_fault_breaks_its_rule(spark: SparkSession, lake: Config, view
 
 
 def test_each_rule_has_a_fault_here_and_a_stage_that_runs_it() -> None:
-    assert set(checks.names()) == set(FAULTS)
+    assert set(checks.names()) == set(FAULTS) | {"no_stale_exports"}
     assert {name for step in STAGES for name in step.checks} == set(checks.names())
 
 
@@ -128,6 +128,14 @@ def test_a_warning_is_logged_and_stops_nothing(
     views_of(FAULTS["unique_ids"]["an id twice"][0])
     checks.enforce(spark, lake, ["unique_ids"])
     assert known.rule in capsys.readouterr().out
+
+
+def test_a_picture_that_was_exported_and_is_curated_no_more_is_a_warning(
+    spark: SparkSession, lake: Config, views_of: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    views_of({"curated": [{"image_id": "kept"}]})
+    checks.enforce(spark, lake, ["no_stale_exports"])
+    assert "also kept" in capsys.readouterr().out
 
 
 def test_a_lake_without_tables_breaks_no_rule(spark: SparkSession, lake: Config) -> None:
