@@ -49,6 +49,7 @@ def _run(cfg: Config, dry_run: bool) -> int:
     if dry_run:
         _print_plan(cfg)
         return 0
+    from imagelake.corpus import is_released
     from imagelake.sources import list_files, load_sources
 
     for spec in load_sources(Path(cfg.sources)):  # what is wrong with the sources is said before Spark starts
@@ -71,7 +72,7 @@ def _run(cfg: Config, dry_run: bool) -> int:
     finally:
         spark.stop()
     Console(file=sys.stdout).print(table)
-    kept_any = (Path(cfg.corpus.root) / "release.json").is_file()
+    kept_any = is_released(Path(cfg.corpus.root))
     print(f"corpus: {cfg.corpus.root}" if kept_any else "nothing was kept, so there is no corpus: the reasons are in rejects")
     return 0
 
@@ -149,8 +150,7 @@ def _sql(statement: str | None, file: Path | None, format_: str, cfg: Config) ->
         raise ConfigError("sql: give either a statement or --file")
     if file is not None and not file.is_file():
         raise ConfigError(f"sql: {file} does not exist")
-    if format_ not in query.FORMATS:
-        raise ConfigError(f"sql: unknown format {format_!r}; one of {', '.join(query.FORMATS)}")
+    query.check_format(format_)
     if not Path(cfg.lake.root).is_dir():
         raise ConfigError(f"lake.root: {cfg.lake.root} does not exist; name the lake with --set lake.root=…")
     text = statement if file is None else file.read_text(encoding="utf-8")

@@ -119,6 +119,11 @@ class Release(Frozen):
         return (json.dumps(self.model_dump(mode="json"), indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
+def is_released(corpus: Path) -> bool:
+    """Whether an export into this folder ever ended well; `read_release` gives what it published."""
+    return (Path(corpus) / RELEASE).is_file()
+
+
 def read_release(corpus: Path) -> Release:
     """The release of a corpus folder. Raises ConfigError when the folder is not a corpus or its release.json is not readable as one."""
     corpus = Path(corpus)

@@ -44,7 +44,7 @@ def gather(spark: SparkSession, cfg: Config) -> report.ReportData:
     wanted = {*shown_keepers, *(row[C.IMAGE_ID] for row in [*losers, *rejects])}
     pictures = _originals(spark, lake, wanted)
     return report.ReportData(
-        release=corpus.read_release(root).release if (root / corpus.RELEASE).is_file() else "none yet",
+        release=corpus.read_release(root).release if corpus.is_released(root) else "none yet",
         config_digest=cfg.digest(),
         lake_root=cfg.lake.root,
         corpus_root=cfg.corpus.root,

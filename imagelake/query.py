@@ -32,10 +32,15 @@ def ask(spark: SparkSession, cfg: Config, statement: str) -> DataFrame:
         raise ConfigError(f"sql: {str(error).split('JVM stacktrace')[0].strip()}\nviews: {', '.join(views.NAMES)}") from error
 
 
-def show(result: DataFrame, format_: str, out: TextIO) -> None:
-    """Write rows to `out`; a table shows the first 1,000, the others all, one at a time."""
+def check_format(format_: str) -> None:
+    """Raises ConfigError for an unknown output format; callers ask before they start Spark."""
     if format_ not in FORMATS:
         raise ConfigError(f"sql: unknown format {format_!r}; one of {', '.join(FORMATS)}")
+
+
+def show(result: DataFrame, format_: str, out: TextIO) -> None:
+    """Write rows to `out`; a table shows the first 1,000, the others all, one at a time."""
+    check_format(format_)
     if format_ == "table":
         _show_table(result, out)
     elif format_ == "csv":

@@ -46,7 +46,7 @@ def _read(spark: SparkSession, lake: Path, table: tables.Table, pushdown: bool) 
 
 def corpus_rows(spark: SparkSession, root: Path) -> DataFrame:
     """Rows of the released exports only: what an interrupted export left is not part of the corpus."""
-    exports = corpus.read_release(root).exports if (root / corpus.RELEASE).is_file() else ()
+    exports = corpus.read_release(root).exports if corpus.is_released(root) else ()
     schema = from_arrow_schema(corpus.ROWS_SCHEMA)
     if not exports:
         return spark.createDataFrame([], schema)

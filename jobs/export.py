@@ -145,7 +145,7 @@ def main(spark: SparkSession, cfg: Config) -> StageResult:
     version = lance.version(lake, tables.CURATED)
     if version < 0:
         return StageResult(nothing_to_do=True)
-    released = corpus.read_release(root) if (root / corpus.RELEASE).is_file() else None
+    released = corpus.read_release(root) if corpus.is_released(root) else None
     last = ledger.last_good(lake, "export")
     exported = released is not None and last is not None and last["notes"].get("release") == released.release
     if exported and unchanged(cfg, "export", {tables.CURATED.name: version}):

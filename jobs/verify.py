@@ -240,7 +240,7 @@ def _check_files(root: Path, release: Release, results: dict[tuple[str, str], Sh
 def main(cfg: Config) -> StageResult:
     """Verify the corpus unless this release was verified before; `imagelake verify` reads it again whenever it is asked."""
     root = Path(cfg.corpus.root)
-    if not (root / corpus.RELEASE).is_file():
+    if not corpus.is_released(root):
         return StageResult(nothing_to_do=True)  # nothing was kept, so nothing was exported
     release = corpus.read_release(root)
     last = ledger.last_good(Path(cfg.lake.root), "verify")
