@@ -39,7 +39,8 @@ def read(spark: SparkSession, lake: Path, table: Table, at: int | None = None) -
     """The table at version `at` (default: newest); empty, with its schema, where it does not exist yet."""
     at = version(lake, table) if at is None else at
     if at < 0:
-        return spark.createDataFrame([], spark_schema(table))
+        # From Arrow it is a relation known to be empty, which the optimizer takes out of joins.
+        return spark.createDataFrame(table.schema.empty_table())
     return spark.read.format("delta").option("versionAsOf", at).load(str(lake / table.path))
 
 
@@ -82,16 +83,15 @@ def replace(df: DataFrame, lake: Path, table: Table, *, where: str | None = None
     return version(lake, table)
 
 
-def content_digest(df: DataFrame) -> tuple[int, int, int]:
-    """Row count and two sums of row hashes: equal for equal content in any order. `run_id` does not count."""
+def content_digest(df: DataFrame, *more: Column) -> tuple[int, ...]:
+    """Row count and two sums of row hashes: equal for equal content in any order, `run_id` aside. Then `more`, integer aggregates."""
     columns = [F.col(name) for name in sorted(df.columns) if name != "run_id"]
 
     def total(seed: int) -> Column:
         return F.coalesce(F.sum(F.xxhash64(F.lit(seed), *columns).cast("decimal(38,0)")), F.lit(0))
 
-    row = df.agg(F.count(F.lit(1)).alias("rows"), total(1).alias("a"), total(2).alias("b")).first()
-    assert row is not None
-    return int(row["rows"]), int(row["a"]), int(row["b"])
+    (row,) = df.agg(F.count(F.lit(1)), total(1), total(2), *more).collect()
+    return tuple(map(int, row))
 
 
 def _write(df: DataFrame, lake: Path, table: Table, options: Mapping[str, str], mode: str) -> None:

@@ -138,15 +138,13 @@ def frame(spark: SparkSession, plan: ScanPlan) -> DataFrame:
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            for fragment_id in batch.column("fragment_id").to_pylist():
-                yield from plan.read(fragment_id)
+            for number in batch.column("id").to_pylist():
+                yield from plan.read(ids[number])
 
     ids = plan.fragment_ids()
-    schema = from_arrow_schema(plan.spark_schema())
     if not ids:
-        return spark.createDataFrame([], schema)
-    tasks = spark.sparkContext.parallelize([(fragment_id,) for fragment_id in ids], len(ids))
-    return spark.createDataFrame(tasks, "fragment_id int").mapInArrow(read, schema)
+        return spark.createDataFrame(plan.spark_schema().empty_table())
+    return spark.range(0, len(ids), 1, len(ids)).mapInArrow(read, from_arrow_schema(plan.spark_schema()))
 
 
 def to_sql(condition: ds.Filter) -> str | None:

@@ -8,4 +8,5 @@ PROJECT = Path(__file__).resolve().parents[1]
 CONF = PROJECT / "conf"
 SQL = PROJECT / "sql"
 JARS = PROJECT / ".jars"
+CLASS_ARCHIVE = JARS / "classes.jsa"
 JAR_DIGESTS = PROJECT / "requirements" / "jars.sha256"

@@ -80,9 +80,10 @@ def main(spark: SparkSession, cfg: Config) -> StageResult:
     comparable = candidates(samples, rejected)
     losers = duplicates(comparable, perceptual=cfg.dedup.perceptual).withColumn(C.RUN_ID, F.lit(ledger.CURRENT_RUN.get()))
     version = delta.replace(losers, lake, tables.DUPLICATES)
-    rows_in = comparable.count()
-    found = delta.read(spark, lake, tables.DUPLICATES, version)
-    kinds = {row[C.KIND]: row["count"] for row in found.groupBy(C.KIND).count().collect()}
+    found = delta.read(spark, lake, tables.DUPLICATES, version).select(C.KIND)
+    rows = comparable.select(F.lit(None).cast("string").alias(C.KIND)).unionByName(found).groupBy(C.KIND).count()
+    kinds = {row[C.KIND]: row["count"] for row in rows.collect()}
+    rows_in = kinds.pop(None, 0)
     return StageResult(rows_in, rows_in - sum(kinds.values()), kinds, read, {tables.DUPLICATES.name: version})
 
 

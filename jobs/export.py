@@ -162,14 +162,14 @@ def main(spark: SparkSession, cfg: Config) -> StageResult:
     fresh = samples(curated.join(known, on=C.IMAGE_ID, how="left_anti"), captions, cfg.caption.column)
     planned = plan(fresh, columns, cfg.export.shard_bytes).persist(StorageLevel.DISK_ONLY)
     try:
-        rows, digest_a, digest_b = delta.content_digest(planned.select("id", SHARD, PLACE, SIZE))
+        rows, digest_a, digest_b, shards = delta.content_digest(planned.select("id", SHARD, PLACE, SIZE), F.count_if(F.col(PLACE) == 0))
         if rows == 0:
             return StageResult(nothing_to_do=True)
         if cfg.export.captions_required:
             _require_captions(planned, cfg.caption.column)
         exports = released.exports if released else ()
         export_id = f"{len(exports):05d}-{digest_of([rows, digest_a, digest_b, columns, cfg.export.shard_bytes])[:8]}"
-        entries = _write_shards(spark, lake, root, cfg, planned, export_id, columns, version)
+        entries = _write_shards(spark, lake, root, cfg, planned, shards, export_id, columns, version)
         release = _publish(planned, root, cfg, released, export_id, entries, rows, columns, captions, version)
     finally:
         planned.unpersist()
@@ -197,12 +197,12 @@ def _write_shards(
     root: Path,
     cfg: Config,
     planned: DataFrame,
+    shards: int,
     export_id: str,
     columns: Mapping[str, str],
     version: int,
 ) -> dict[tuple[int, str], list[dict[str, Any]]]:
     """Index entries by (tier, bucket), in the order of their shards."""
-    shards = planned.select(C.TIER, C.BUCKET, SHARD).distinct().count()
     done = spark.sparkContext.accumulator(0)
     task = shard_writer(lake.resolve(), root.resolve(), version, export_id, columns, cfg.export.shard_bytes, done)
     whole = planned.repartition(shards, C.TIER, C.BUCKET, SHARD).sortWithinPartitions(C.TIER, C.BUCKET, SHARD, PLACE)

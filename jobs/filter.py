@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -61,11 +62,14 @@ def main(spark: SparkSession, cfg: Config) -> StageResult:
         return StageResult(nothing_to_do=True)
     samples = delta.read(spark, lake, tables.SAMPLES, read[tables.SAMPLES.name]).drop(C.IMAGE)
     version = delta.replace(rejects(samples, cfg.filter, cfg.geometry), lake, tables.REJECTS, where="stage = 'filter'")
-    rows_in = samples.where(F.col(C.DEFECT).isNull()).count()
-    rejected = delta.read(spark, lake, tables.REJECTS).where(F.col(C.STAGE) == "filter")
-    reasons = {row[C.REASON]: row["count"] for row in rejected.groupBy(C.REASON).count().collect()}
-    kept = rows_in - rejected.select(C.IMAGE_ID).distinct().count()
-    return StageResult(rows_in, kept, reasons, read, {tables.REJECTS.name: version})
+    found = reject_reasons(cfg.filter, cfg.geometry).alias("reasons")
+    counts = samples.where(F.col(C.DEFECT).isNull()).groupBy(found).count().collect()
+    reasons: Counter[str] = Counter()
+    for row in counts:
+        reasons.update(dict.fromkeys(row["reasons"], row["count"]))
+    rows_in = sum(row["count"] for row in counts)
+    kept = sum(row["count"] for row in counts if not row["reasons"])
+    return StageResult(rows_in, kept, dict(reasons), read, {tables.REJECTS.name: version})
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -200,22 +201,28 @@ def begun(spark: SparkSession, lake: Path) -> list[Path]:
     return [plan for batch, plan in plans.items() if batch in batches]
 
 
-def ingest_batch(spark: SparkSession, lake: Path, plan: Path) -> str:
-    """Carry out a plan; safe to repeat from any point. Returns the batch's name."""
+def ingest_batch(spark: SparkSession, lake: Path, plan: Path) -> tuple[str, dict[str | None, int]]:
+    """Carry out a plan; safe to repeat from any point. Returns the batch's name, and its rows by defect (None: readable)."""
     body = json.loads(plan.read_text(encoding="utf-8"))
     batch = plan.stem.removeprefix("ingest-")
     specs = [SourceSpec.model_validate(spec) for spec in body["specs"]]
     units = body["units"]
     done = spark.sparkContext.accumulator(0)
-    frame = spark.createDataFrame(spark.sparkContext.parallelize([(unit,) for unit in units], max(len(units), 1)), "unit string")
+    # Dealt out from one partition, each task gets one unit.
+    frame = spark.createDataFrame(pa.table({"unit": pa.array(units, pa.string())})).coalesce(1).repartition(max(len(units), 1))
     samples = frame.mapInArrow(reader(specs, body["max_pixels"], batch, done), delta.spark_schema(tables.SAMPLES))
     with progress.meter("ingest", poll=lambda: int(done.value)):
         delta.append(samples, lake, tables.SAMPLES, batch=batch, parquet=delta.IMAGE_PARQUET)
-    delta.append(rejects_of(delta.read(spark, lake, tables.SAMPLES), batch), lake, tables.REJECTS, batch=batch)
-    pinned = spark.createDataFrame([(*file, batch) for file in body["files"]], delta.spark_schema(tables.SOURCE_FILES))
-    delta.append(pinned.coalesce(1), lake, tables.SOURCE_FILES, batch=batch)
+    written = delta.read(spark, lake, tables.SAMPLES)
+    counts = written.where(F.col(C.INGEST_RUN) == batch).groupBy(C.DEFECT).count()
+    by_defect: dict[str | None, int] = {row[C.DEFECT]: row["count"] for row in counts.collect()}
+    if any(by_defect):
+        delta.append(rejects_of(written, batch), lake, tables.REJECTS, batch=batch)
+    pinned = [dict(zip(tables.SOURCE_FILES.schema.names, (*file, batch), strict=True)) for file in body["files"]]
+    files = spark.createDataFrame(pa.Table.from_pylist(pinned, tables.SOURCE_FILES.schema))
+    delta.append(files.coalesce(1), lake, tables.SOURCE_FILES, batch=batch)
     plan.unlink()
-    return batch
+    return batch, by_defect
 
 
 def main(spark: SparkSession, cfg: Config) -> StageResult:
@@ -229,15 +236,17 @@ def main(spark: SparkSession, cfg: Config) -> StageResult:
         done.append(ingest_batch(spark, lake, write_plan(lake, specs, batch, cfg)))
     if not done:
         return StageResult(nothing_to_do=True)
-    return result(spark, lake, done)
+    return result(lake, done)
 
 
-def result(spark: SparkSession, lake: Path, batch_names: Sequence[str]) -> StageResult:
-    samples = delta.read(spark, lake, tables.SAMPLES).where(F.col(C.INGEST_RUN).isin(list(batch_names)))
-    counts = {row[C.DEFECT]: row["count"] for row in samples.groupBy(C.DEFECT).count().collect()}
+def result(lake: Path, done: Sequence[tuple[str, Mapping[str | None, int]]]) -> StageResult:
+    counts: Counter[str | None] = Counter()
+    for _, by_defect in done:
+        counts.update(by_defect)
     kept = counts.pop(None, 0)
     written = {table.name: delta.version(lake, table) for table in (tables.SAMPLES, tables.REJECTS, tables.SOURCE_FILES)}
-    return StageResult(kept + sum(counts.values()), kept, counts, {}, written, {"batches": ",".join(batch_names)})
+    rejected = {str(reason): rows for reason, rows in counts.items()}
+    return StageResult(kept + sum(counts.values()), kept, rejected, {}, written, {"batches": ",".join(batch for batch, _ in done)})
 
 
 if __name__ == "__main__":

@@ -103,7 +103,7 @@ def test_a_planted_fault_breaks_its_rule(spark: SparkSession, lake: Config, view
         checks.enforce(spark, lake, [rule])
     message = str(caught.value)
     assert checks.load(rule).rule in message
-    assert f"'image_id': '{image_id}'" in message
+    assert f'"image_id":"{image_id}"' in message
     assert f"sql/checks/{rule}.sql" in message
 
 

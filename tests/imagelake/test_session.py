@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,26 @@ def test_properties_are_the_files_then_the_configurations_then_ours() -> None:
     assert found["spark.sql.shuffle.partitions"] == "4"
     assert found["spark.sql.session.timeZone"] == "UTC"
     assert found["spark.sql.python.filterPushdown.enabled"] == "true"
+
+
+def test_the_class_archive_is_used_where_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "CLASS_ARCHIVE", tmp_path / "classes.jsa")
+    flag = f"-XX:SharedArchiveFile={tmp_path / 'classes.jsa'}"
+    assert flag not in session.properties(config.load().spark)[session.JAVA_OPTIONS].split()
+    (tmp_path / "classes.jsa").touch()
+    assert flag in session.properties(config.load().spark)[session.JAVA_OPTIONS].split()
+
+
+def test_java_takes_spark_classes_from_the_archive(spark: SparkSession) -> None:
+    if not session.CLASS_ARCHIVE.is_file():
+        pytest.skip("`make setup` made no class archive here")
+    maps = Path(f"/proc/{spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()}/maps").read_text()
+    assert str(session.CLASS_ARCHIVE) in maps
+
+
+def test_what_is_set_for_java_does_not_stay_in_the_environment(spark: SparkSession) -> None:
+    assert spark.sparkContext.master.startswith("local")
+    assert "SPARK_CONF_DIR" not in os.environ
 
 
 def test_a_properties_file_is_read_as_spark_submit_reads_it(tmp_path: Path) -> None:
