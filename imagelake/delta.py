@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -83,15 +83,20 @@ def replace(df: DataFrame, lake: Path, table: Table, *, where: str | None = None
     return version(lake, table)
 
 
-def content_digest(df: DataFrame, *more: Column) -> tuple[int, ...]:
-    """Row count and two sums of row hashes: equal for equal content in any order, `run_id` aside. Then `more`, integer aggregates."""
-    columns = [F.col(name) for name in sorted(df.columns) if name != "run_id"]
+def content_digest(df: DataFrame) -> tuple[int, ...]:
+    """Row count and two sums of row hashes: equal for equal content in any order, `run_id` aside."""
+    (row,) = df.agg(*digest_columns(name for name in df.columns if name != "run_id")).collect()
+    return tuple(map(int, row))
+
+
+def digest_columns(names: Iterable[str]) -> list[Column]:
+    """The aggregates of `content_digest`: integers."""
+    columns = [F.col(name) for name in sorted(names)]
 
     def total(seed: int) -> Column:
         return F.coalesce(F.sum(F.xxhash64(F.lit(seed), *columns).cast("decimal(38,0)")), F.lit(0))
 
-    (row,) = df.agg(F.count(F.lit(1)), total(1), total(2), *more).collect()
-    return tuple(map(int, row))
+    return [F.count(F.lit(1)).alias("rows"), total(1).alias("digest_a"), total(2).alias("digest_b")]
 
 
 def _write(df: DataFrame, lake: Path, table: Table, options: Mapping[str, str], mode: str) -> None:

@@ -211,10 +211,12 @@ def _curate(spark: SparkSession, lake: Path, cfg: Config, planned: DataFrame) ->
     task = curator(lake.resolve(), cfg.curate, cfg.geometry, cfg.ingest.max_pixels, done)
     planned = planned.persist(StorageLevel.DISK_ONLY)
     try:
-        # More partitions than files, so that few share one; an empty one costs next to nothing.
-        files = planned.select(FILE).distinct().count()
+        files = sorted(row[FILE] for row in planned.select(FILE).distinct().collect())
+        # One file a task: hashed, two of a few files would often share one.
+        numbered = planned.join(spark.createDataFrame(pa.table({FILE: pa.array(files, pa.string()), "task": range(len(files))})), on=FILE)
+        dealt = numbered.repartitionById(max(1, len(files)), F.col("task").cast("int")).drop("task")
         with progress.meter("curate", poll=lambda: int(done.value)):
-            results = planned.repartition(max(1, 2 * files), FILE).mapInArrow(task, RESULT).collect()
+            results = dealt.mapInArrow(task, RESULT).collect()
     finally:
         planned.unpersist()
     fragments = [text for row in results for text in json.loads(row["fragments"])]

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from dataclasses import dataclass
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,29 +84,41 @@ def plan(samples: DataFrame, columns: Mapping[str, str], shard_bytes: int) -> Da
     return numbered.withColumn(PLACE, place).drop("cut")
 
 
-def shard_writer(
-    lake: Path,
-    root: Path,
-    version: int,
-    export_id: str,
-    columns: Mapping[str, str],
-    shard_bytes: int,
-    done: Accumulator[int],
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+@dataclass(frozen=True)
+class Export:
+    """What one export's tasks and its publication need to know. version: of the curated table."""
+
+    export_id: str
+    lake: Path
+    root: Path
+    version: int
+    columns: Mapping[str, str]
+    captions: Sequence[str]
+    shard_bytes: int
+
+
+def bucket_totals(planned: DataFrame) -> list[dict[str, Any]]:
+    """Of each bucket that the plan fills: rows, shards, and two sums that tell one plan from another."""
+    totals = planned.groupBy(C.TIER, C.BUCKET).agg(*delta.digest_columns(["id", SHARD, PLACE, SIZE]), (F.max(SHARD) + 1).alias("shards"))
+    found = [row.asDict() | {name: int(row[name]) for name in ("digest_a", "digest_b", "shards")} for row in totals.collect()]
+    return sorted(found, key=lambda total: (total[C.TIER], total[C.BUCKET]))
+
+
+def shard_writer(export: Export, done: Accumulator[int]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The task: planned rows in, whole shards written, their index entries out."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from imagelake.lance import BlobReader
 
-        blobs = BlobReader.open(lake, tables.CURATED, C.IMAGE, version)
+        blobs = BlobReader.open(export.lake, tables.CURATED, C.IMAGE, export.version)
         rows = (row for batch in batches for row in batch.to_pylist())
         for (tier, key, shard), members in groupby(rows, key=lambda row: (row[C.TIER], row[C.BUCKET], row[SHARD])):
             planned = list(members)
-            name = corpus.shard_basename(export_id, shard)
-            path = corpus.bucket_dir(root, tier, key) / name
+            name = corpus.shard_basename(export.export_id, shard)
+            path = corpus.bucket_dir(export.root, tier, key) / name
             shape = (planned[0][C.WIDTH], planned[0][C.HEIGHT])
-            images = with_images(planned, blobs.fetch, columns)
-            entry = mds.write_shard(path, columns, images, basename=name, shape=shape, size_limit=shard_bytes)
+            images = with_images(planned, blobs.fetch, export.columns)
+            entry = mds.write_shard(path, export.columns, images, basename=name, shape=shape, size_limit=export.shard_bytes)
             done.add(len(planned))
             yield pa.RecordBatch.from_pydict({"tier": pa.array([tier], pa.int32()), "bucket": [key], "entry": [json.dumps(entry)]})
 
@@ -162,15 +175,17 @@ def main(spark: SparkSession, cfg: Config) -> StageResult:
     fresh = samples(curated.join(known, on=C.IMAGE_ID, how="left_anti"), captions, cfg.caption.column)
     planned = plan(fresh, columns, cfg.export.shard_bytes).persist(StorageLevel.DISK_ONLY)
     try:
-        rows, digest_a, digest_b, shards = delta.content_digest(planned.select("id", SHARD, PLACE, SIZE), F.count_if(F.col(PLACE) == 0))
-        if rows == 0:
+        totals = bucket_totals(planned)
+        if not totals:
             return StageResult(nothing_to_do=True)
         if cfg.export.captions_required:
             _require_captions(planned, cfg.caption.column)
-        exports = released.exports if released else ()
-        export_id = f"{len(exports):05d}-{digest_of([rows, digest_a, digest_b, columns, cfg.export.shard_bytes])[:8]}"
-        entries = _write_shards(spark, lake, root, cfg, planned, shards, export_id, columns, version)
-        release = _publish(planned, root, cfg, released, export_id, entries, rows, columns, captions, version)
+        number = len(released.exports) if released else 0
+        export_id = f"{number:05d}-{digest_of([totals, columns, cfg.export.shard_bytes])[:8]}"
+        export = Export(export_id, lake.resolve(), root.resolve(), version, columns, captions, cfg.export.shard_bytes)
+        entries = _write_shards(planned, totals, export)
+        _require_all(totals, entries, export_id)
+        release = _publish(planned, export, entries, released, cfg)
     finally:
         planned.unpersist()
     stale = known.join(curated.select(C.IMAGE_ID), on=C.IMAGE_ID, how="left_anti").count()
@@ -180,6 +195,7 @@ def main(spark: SparkSession, cfg: Config) -> StageResult:
         "release": release.release,
         "no_longer_curated": str(stale),
     }
+    rows = sum(total["rows"] for total in totals)
     return StageResult(rows, rows, {}, {tables.CURATED.name: version}, {}, notes)
 
 
@@ -191,45 +207,39 @@ def _require_captions(planned: DataFrame, column: str) -> None:
         )
 
 
-def _write_shards(
-    spark: SparkSession,
-    lake: Path,
-    root: Path,
-    cfg: Config,
-    planned: DataFrame,
-    shards: int,
-    export_id: str,
-    columns: Mapping[str, str],
-    version: int,
-) -> dict[tuple[int, str], list[dict[str, Any]]]:
+def _write_shards(planned: DataFrame, totals: Sequence[Mapping[str, Any]], export: Export) -> dict[tuple[int, str], list[dict[str, Any]]]:
     """Index entries by (tier, bucket), in the order of their shards."""
-    done = spark.sparkContext.accumulator(0)
-    task = shard_writer(lake.resolve(), root.resolve(), version, export_id, columns, cfg.export.shard_bytes, done)
-    whole = planned.repartition(shards, C.TIER, C.BUCKET, SHARD).sortWithinPartitions(C.TIER, C.BUCKET, SHARD, PLACE)
+    done = planned.sparkSession.sparkContext.accumulator(0)
+    # One shard a task: hashed, two of a few shards would often share one.
+    firsts = accumulate((total["shards"] for total in totals), initial=0)
+    first = {(total[C.TIER], total[C.BUCKET]): number for total, number in zip(totals, firsts, strict=False)}
+    of_bucket = F.create_map(*(F.lit(part) for (tier, key), number in first.items() for part in (f"{tier}/{key}", number)))
+    task = of_bucket[F.concat_ws("/", C.TIER, C.BUCKET)] + F.col(SHARD)
+    whole = planned.repartitionById(sum(total["shards"] for total in totals), task.cast("int")).sortWithinPartitions(PLACE)
     with progress.meter("export", poll=lambda: int(done.value)):
-        written = whole.mapInArrow(task, RESULT).collect()
+        written = whole.mapInArrow(shard_writer(export, done), RESULT).collect()
     entries: dict[tuple[int, str], list[dict[str, Any]]] = {}
     for row in written:
         entries.setdefault((row["tier"], row["bucket"]), []).append(json.loads(row["entry"]))
     return {bucket: sorted(found, key=lambda entry: entry["raw_data"]["basename"]) for bucket, found in entries.items()}
 
 
+def _require_all(totals: Sequence[Mapping[str, Any]], entries: Mapping[tuple[int, str], list[dict[str, Any]]], export_id: str) -> None:
+    planned = sum(total["rows"] for total in totals)
+    written = sum(entry["samples"] for found in entries.values() for entry in found)
+    if planned != written:
+        raise GateError(f"export {export_id}: {planned} samples planned, {written} written; nothing was published")
+
+
 def _publish(
     planned: DataFrame,
-    root: Path,
-    cfg: Config,
-    released: corpus.Release | None,
-    export_id: str,
+    export: Export,
     entries: Mapping[tuple[int, str], list[dict[str, Any]]],
-    rows: int,
-    columns: Mapping[str, str],
-    captions: Sequence[str],
-    version: int,
+    released: corpus.Release | None,
+    cfg: Config,
 ) -> corpus.Release:
-    """Counts against the plan, then rows, then each bucket's index, then the release: the order in which a reader may trust them."""
-    counted = sum(entry["samples"] for found in entries.values() for entry in found)
-    if counted != rows:
-        raise GateError(f"export {export_id}: {rows} samples planned, {counted} written; nothing was published")
+    """Rows, then each bucket's index, then the release: the order in which a reader may trust them."""
+    root, export_id = export.root, export.export_id
     shard_name = F.format_string(f"{export_id}/shard.%05d{corpus.SHARD_SUFFIX}", F.col(SHARD).cast("int"))
     placed = planned.select(
         F.col("id").alias("image_id"),
@@ -238,6 +248,7 @@ def _publish(
         shard_name.alias("shard"),
         F.col(PLACE).cast("int").alias("index"),
     )
+    rows = sum(entry["samples"] for found in entries.values() for entry in found)
     placed.coalesce(max(1, rows // 5_000_000)).write.mode("overwrite").parquet(str(corpus.rows_path(root, export_id)))
     exports = (*(released.exports if released else ()), export_id)
     buckets = dict(released.buckets) if released else {}
@@ -248,11 +259,11 @@ def _publish(
         mds.write_index(folder, [*earlier, *found])
         buckets[corpus.bucket_name(tier, key)] = corpus.BucketSummary.of([*earlier, *found])
     release = corpus.Release(
-        created_from={tables.CURATED.name: version},
+        created_from={tables.CURATED.name: export.version},
         config_digest=cfg.digest(),
         rows=sum(bucket.rows for bucket in buckets.values()),
-        columns=dict(columns),
-        captions=tuple(captions),
+        columns=dict(export.columns),
+        captions=tuple(export.captions),
         buckets=buckets,
         exports=exports,
         jpeg_quality=cfg.curate.jpeg_quality,

@@ -80,17 +80,17 @@ def sample_row(spec: SourceSpec, record: Record, max_pixels: int, batch: str) ->
 
 
 def reader(
-    specs: Sequence[SourceSpec], max_pixels: int, batch: str, done: Accumulator[int]
+    specs: Sequence[SourceSpec], units: Sequence[str], max_pixels: int, batch: str, done: Accumulator[int]
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The task: units in, rows of samples out, in Arrow batches of bounded bytes."""
+    """The task: numbers of units (JSON) in, rows of samples out, in Arrow batches of bounded bytes."""
     by_name = {spec.name: spec for spec in specs}
     schema = tables.SAMPLES.schema
 
-    def read(units: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def read(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows: list[dict[str, Any]] = []
         buffered = 0
-        for text in (text for batch_ in units for text in batch_.column("unit").to_pylist()):
-            unit = Unit.from_json(text)
+        for number in (number for chunk in numbers for number in chunk.column("id").to_pylist()):
+            unit = Unit.from_json(units[number])
             for record in read_unit(by_name[unit.source], unit):
                 rows.append(sample_row(by_name[unit.source], record, max_pixels, batch))
                 buffered += len(record.image or b"")
@@ -208,9 +208,8 @@ def ingest_batch(spark: SparkSession, lake: Path, plan: Path) -> tuple[str, dict
     specs = [SourceSpec.model_validate(spec) for spec in body["specs"]]
     units = body["units"]
     done = spark.sparkContext.accumulator(0)
-    # Dealt out from one partition, each task gets one unit.
-    frame = spark.createDataFrame(pa.table({"unit": pa.array(units, pa.string())})).coalesce(1).repartition(max(len(units), 1))
-    samples = frame.mapInArrow(reader(specs, body["max_pixels"], batch, done), delta.spark_schema(tables.SAMPLES))
+    frame = spark.range(0, len(units), 1, max(len(units), 1))  # one unit a task
+    samples = frame.mapInArrow(reader(specs, units, body["max_pixels"], batch, done), delta.spark_schema(tables.SAMPLES))
     with progress.meter("ingest", poll=lambda: int(done.value)):
         delta.append(samples, lake, tables.SAMPLES, batch=batch, parquet=delta.IMAGE_PARQUET)
     written = delta.read(spark, lake, tables.SAMPLES)

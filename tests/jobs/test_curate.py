@@ -180,6 +180,14 @@ def test_the_stage_keeps_rejects_repeats_and_takes_out(spark: SparkSession, lake
     assert sorted(curated(root)) == ["b", "c", "keeper"]
 
 
+def test_each_file_of_samples_is_a_task_of_its_own(spark: SparkSession, lake: Config) -> None:
+    root = Path(lake.lake.root)
+    for n in range(5):
+        made = samples_frame(spark, [sample(f"{n}", image=jpeg_bytes(600, 600, n), width=600, height=600)]).coalesce(1)
+        delta.append(made, root, tables.SAMPLES, batch=f"{n}")
+    assert job.main(spark, lake).notes["fragments"] == "5"
+
+
 def test_no_shuffle_carries_an_image(spark: SparkSession, lake: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     root = Path(lake.lake.root)
     fill(spark, root)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from imagelake import columns as C
 from imagelake import delta, tables
@@ -123,6 +124,13 @@ def test_a_folder_is_ingested_once_and_grows(spark: SparkSession, lake: Config, 
     with pytest.raises(ImagelakeError, match=r"b\.jpg: changed since source 'made' was ingested"):
         job.main(spark, cfg)
     assert len(read(spark, cfg, tables.SAMPLES)) == 6
+
+
+def test_each_piece_of_work_is_a_task_of_its_own(spark: SparkSession, lake: Config, tmp_path: Path) -> None:
+    cfg = with_sources(lake, sources(tmp_path, *(f"{n}.jpg" for n in range(5))), unit_bytes=1)
+    job.main(spark, cfg)
+    samples = delta.read(spark, Path(cfg.lake.root), tables.SAMPLES)
+    assert len(samples.select(F.input_file_name()).distinct().collect()) == 5
 
 
 def test_an_interrupted_ingest_converges(spark: SparkSession, lake: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

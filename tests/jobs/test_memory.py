@@ -24,10 +24,10 @@ from jobs import ingest
 from imagelake.sources import list_files, load_sources, plan_units
 specs = load_sources(root / "sources.yaml")
 units = [unit.to_json() for unit in plan_units(specs[0], list_files(specs[0]))]
-task = ingest.reader(specs, 200_000_000, "batch", Done())
+task = ingest.reader(specs, units, 200_000_000, "batch", Done())
 samples = root / "samples.parquet"
 with pq.ParquetWriter(samples, tables.SAMPLES.schema) as writer:
-    for batch in task([pa.RecordBatch.from_pydict({"unit": units})]):
+    for batch in task([pa.RecordBatch.from_pydict({"id": range(len(units))})]):
         writer.write_batch(batch)
 """,
     "curate": """
@@ -48,7 +48,7 @@ names = ["image_id", "tier", "bucket", "width", "height", "original_width", "ori
 version = lance.version(root, tables.CURATED)
 rows = lance.head(root, tables.CURATED, names, 10_000, at=version)
 planned = [row | {"id": row["image_id"], "license": "", "caption": "", "shard": 0, "place": place} for place, row in enumerate(rows)]
-task = export.shard_writer(root, root / "corpus", version, "00000-memory", columns, 1 << 30, Done())
+task = export.shard_writer(export.Export("00000-memory", root, root / "corpus", version, columns, [], 1 << 30), Done())
 assert len(list(task([pa.RecordBatch.from_pylist(planned)]))) == 1
 """,
 }
