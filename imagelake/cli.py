@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from imagelake import __version__, ledger, runner, session
+from imagelake import __version__, ledger, query, runner, session
 from imagelake.config import Config
 from imagelake.errors import EXIT_GATE, EXIT_OK, ConfigError
 from imagelake.stages import STAGES, Stage, stage
@@ -39,7 +38,10 @@ def _exit(action: Callable[[], int]) -> None:
 
 @app.command()
 def run(sources: Sources = None, config: ConfigFiles = None, set_: Overrides = None, dry_run: DryRun = False) -> None:
-    """Run every stage, from sources to a verified corpus. A repeat does only what is new."""
+    """Run every stage, from sources to a verified corpus.
+
+    A repeat does only what is new, and takes up what was interrupted.
+    """
     _exit(lambda: _run(_config(config, set_, sources), dry_run))
 
 
@@ -71,22 +73,31 @@ def _run(cfg: Config, dry_run: bool) -> int:
             table.add_row(step.name, str(result.rows_in), str(result.kept), out, f"{seconds:.1f}", rate)
     finally:
         spark.stop()
-    Console(file=sys.stdout).print(table)
+    query.console(sys.stdout).print(table)
     kept_any = is_released(Path(cfg.corpus.root))
     print(f"corpus: {cfg.corpus.root}" if kept_any else "nothing was kept, so there is no corpus: the reasons are in rejects")
     return 0
 
 
 def _print_plan(cfg: Config) -> None:
-    from imagelake.sources import list_files, load_sources
+    from imagelake import deltalog, tables
+    from imagelake.sources import list_files, load_sources, unread_metadata
+    from imagelake.sources.manifest import compare
 
-    console = Console(file=sys.stdout)
+    console = query.console(sys.stdout)
     assert cfg.sources is not None
-    sources = Table("source", "format", "files", "bytes", title=f"sources of {cfg.sources}")
+    hints: list[str] = []
+    pinned = deltalog.read(Path(cfg.lake.root), tables.SOURCE_FILES)
+    sources = Table("source", "format", "files", "bytes", "new", "known", "changed", "gone", title=f"sources of {cfg.sources}")
     for spec in load_sources(Path(cfg.sources)):
         files = list_files(spec)
-        sources.add_row(spec.name, spec.format, str(len(files)), f"{sum(file.size for file in files):,}")
+        found = compare([spec], files, pinned)
+        counts = (len(part) for part in (found.new, found.known, found.changed, found.gone))
+        sources.add_row(spec.name, spec.format, str(len(files)), f"{sum(file.size for file in files):,}", *map(str, counts))
+        hints += unread_metadata(spec, files)
     console.print(sources)
+    for hint in hints:
+        console.print(f"hint: {hint}")
     stages = Table("stage", "does", "last good run", title=f"lake {cfg.lake.root}, corpus {cfg.corpus.root}, config {cfg.digest()}")
     for step in STAGES:
         last = ledger.last_good(Path(cfg.lake.root), step.name)
@@ -98,7 +109,7 @@ def _stage_command(step: Stage) -> None:
     def command(config: ConfigFiles = None, set_: Overrides = None, sources: Sources = None) -> None:
         _exit(lambda: runner.exit_code(runner.execute(step, _config(config, set_, sources))))
 
-    command.__doc__ = step.summary
+    command.__doc__ = f"{step.summary}\n\nExit code 99 when there is nothing to do."
     app.command(step.name)(command)
 
 
@@ -114,7 +125,10 @@ def verify(
     config: ConfigFiles = None,
     set_: Overrides = None,
 ) -> None:
-    """Read every shard of a corpus back, as the trainer would. Exit 3 when something is off."""
+    """Read every shard of a corpus back, as the trainer would.
+
+    Exit code 3 when something is off; the first faults are named.
+    """
     _exit(lambda: _verify(corpus, json_, config, set_))
 
 
@@ -137,14 +151,15 @@ def sql(
     config: ConfigFiles = None,
     set_: Overrides = None,
 ) -> None:
-    """Ask all tables: samples, source_files, rejects, duplicates, curated, runs, corpus_rows."""
+    """Ask the tables in SQL.
+
+    They are samples, source_files, rejects, duplicates, curated, runs, corpus_rows. Ready-made questions are in sql/reports.
+    """
     _exit(lambda: _sql(statement, file, format_, _config(config, set_)))
 
 
 def _sql(statement: str | None, file: Path | None, format_: str, cfg: Config) -> int:
     from pyspark.errors import PySparkException
-
-    from imagelake import query
 
     if (statement is None) == (file is None):
         raise ConfigError("sql: give either a statement or --file")
@@ -170,7 +185,10 @@ def report(
     config: ConfigFiles = None,
     set_: Overrides = None,
 ) -> None:
-    """Write one HTML page: the funnel, the duplicates, the buckets, and what was kept and rejected, with pictures."""
+    """Write one HTML page of what was kept, rejected and why.
+
+    The funnel, the duplicates, the buckets, and contact sheets.
+    """
     _exit(lambda: _report(output, _config(config, set_)))
 
 
@@ -190,7 +208,7 @@ def _report(output: Path, cfg: Config) -> int:
 
 @app.command()
 def doctor(config: ConfigFiles = None, set_: Overrides = None) -> None:
-    """Say what works on this machine and what doesn't, with what to do about it."""
+    """Say what works on this machine and what doesn't."""
     from imagelake import diagnose
 
     _exit(lambda: diagnose.report(_config(config, set_)))

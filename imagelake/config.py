@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -169,14 +170,21 @@ def load(files: Sequence[str | Path] = (), overrides: Sequence[str] = ()) -> Con
             raise ConfigError(f"{file}: no such configuration file")
         try:
             merged = OmegaConf.merge(merged, OmegaConf.load(file))
-        except Exception as error:  # YAML and OmegaConf share no base class for what a bad file raises
+        except yaml.YAMLError as error:
+            raise ConfigError(f"{file}: {yaml_fault(error)}") from error
+        except Exception as error:  # OmegaConf and Python share no base class for what a bad file raises
             raise ConfigError(f"{file}: not a configuration file: {error}") from error
     for override in overrides:
         key, sign, _ = override.partition("=")
         if not sign or not key:
             raise ConfigError(f"--set {override}: expected KEY=VALUE, for example --set filter.min_pixels=147456")
+        try:
+            merged = OmegaConf.merge(merged, OmegaConf.from_dotlist([override]))
+        except yaml.YAMLError as error:
+            raise ConfigError(f"--set {override}: {yaml_fault(error)}") from error
+        except OmegaConfBaseException as error:
+            raise ConfigError(f"--set {override}: {error}") from error
     try:
-        merged = OmegaConf.merge(merged, OmegaConf.from_dotlist(list(overrides)))
         values = OmegaConf.to_container(merged, resolve=True)
     except OmegaConfBaseException as error:
         raise ConfigError(f"configuration: {error}") from error
@@ -184,6 +192,15 @@ def load(files: Sequence[str | Path] = (), overrides: Sequence[str] = ()) -> Con
         return Config.model_validate(values)
     except ValidationError as error:
         raise ConfigError("\n".join(_explain(fault) for fault in error.errors())) from error
+
+
+def yaml_fault(error: Exception) -> str:
+    """What is wrong with a text that is not YAML, and where, in one line."""
+    mark = getattr(error, "problem_mark", None)
+    if mark is None:
+        return f"not YAML: {' '.join(str(error).split())}"
+    problem = getattr(error, "problem", None) or getattr(error, "context", None)
+    return f"not YAML: line {mark.line + 1}, column {mark.column + 1}: {problem}"
 
 
 def known_keys(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[str]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from imagelake.deltalog import version as version
 from imagelake.tables import Table
 
 # Images are large and incompressible: small row groups bound the memory of writers and of readers that take single rows.
@@ -26,13 +27,6 @@ IMAGE_PARQUET = {
 def spark_schema(table: Table) -> StructType:
     """The declared schema, as Spark has it."""
     return from_arrow_schema(table.schema)
-
-
-def version(lake: Path, table: Table) -> int:
-    """The newest committed version, -1 where the table does not exist yet. Reads the log's file names only."""
-    log = lake / table.path / "_delta_log"
-    commits = (re.fullmatch(r"(\d{20})\.json", entry.name) for entry in log.iterdir()) if log.is_dir() else ()
-    return max((int(match[1]) for match in commits if match), default=-1)
 
 
 def read(spark: SparkSession, lake: Path, table: Table, at: int | None = None) -> DataFrame:
@@ -77,9 +71,15 @@ def replace(df: DataFrame, lake: Path, table: Table, *, where: str | None = None
     current = read(spark, lake, table)
     if where is not None:
         current = current.where(where)
-    if version(lake, table) < 0 or content_digest(df) != content_digest(current):
-        options = {"replaceWhere": where} if where is not None and version(lake, table) >= 0 else {}
-        _write(df, lake, table, options, mode="overwrite")
+    if version(lake, table) < 0:
+        _write(df, lake, table, {}, mode="overwrite")
+        return version(lake, table)
+    df = df.persist(StorageLevel.DISK_ONLY)
+    try:
+        if content_digest(df) != content_digest(current):
+            _write(df, lake, table, {} if where is None else {"replaceWhere": where}, mode="overwrite")
+    finally:
+        df.unpersist()
     return version(lake, table)
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TextIO
 from rich.console import Console
 from rich.table import Column, Table
 
-from imagelake import views
 from imagelake.config import Config
 from imagelake.errors import ConfigError
 
@@ -24,6 +23,8 @@ UNBOUNDED_WIDTH = 1_000_000
 def ask(spark: SparkSession, cfg: Config, statement: str) -> DataFrame:
     """The result of `statement`. Raises ConfigError with Spark's own words when it is not valid."""
     from pyspark.errors import AnalysisException, ParseException
+
+    from imagelake import views
 
     views.register(spark, cfg)
     try:
@@ -52,16 +53,20 @@ def show(result: DataFrame, format_: str, out: TextIO) -> None:
             out.write(json.dumps(row.asDict(recursive=True), ensure_ascii=False, default=str) + "\n")
 
 
+def console(out: TextIO) -> Console:
+    """For tables. A file or a pipe has no width: nothing is cut or folded for it."""
+    return Console(file=out, markup=False, soft_wrap=False, width=None if out.isatty() else UNBOUNDED_WIDTH)
+
+
 def _show_table(result: DataFrame, out: TextIO) -> None:
     rows = result.limit(TABLE_ROWS + 1).collect()
     table = Table(*(Column(name, overflow="fold") for name in result.columns))
     for row in rows[:TABLE_ROWS]:
         table.add_row(*_cells(row))
-    # A file or a pipe has no width: nothing is cut or folded for it.
-    console = Console(file=out, markup=False, soft_wrap=False, width=None if out.isatty() else UNBOUNDED_WIDTH)
-    console.print(table)
+    screen = console(out)
+    screen.print(table)
     if len(rows) > TABLE_ROWS:
-        console.print(f"the first {TABLE_ROWS} rows; --format csv gives all")
+        screen.print(f"the first {TABLE_ROWS} rows; --format csv gives all")
 
 
 def _cells(row: Row) -> list[str]:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from imagelake import config, ledger, logs, session
+from imagelake import config, ledger, logs, session, tables
 from imagelake.errors import EXIT_FAILURE, EXIT_NOTHING_TO_DO, EXIT_OK, ConfigError, ImagelakeError
 from imagelake.ledger import StageResult
-from imagelake.stages import Stage, stage
+from imagelake.stages import Stage, stage, writer_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,11 +73,14 @@ def execute(step: Stage, cfg: Config, spark: SparkSession | None = None, main: M
     """
     main = main or importlib.import_module(step.module).main
     run_id, started_at, clock = ledger.new_run_id(), datetime.now(UTC), time.monotonic()
-    lake = Path(cfg.lake.root)
+    lake, log = Path(cfg.lake.root), logs.logger()
+    if step.reads is not None and not (lake / tables.named(step.reads).path).is_dir():
+        first = f"`imagelake {writer_of(step.reads)}` first"
+        log.info("nothing_to_do", stage=step.name, why=f"lake.root {lake} has no table {step.reads} yet: {first}")
+        return StageResult(nothing_to_do=True)
     make_root("lake.root", lake)
     ledger.CURRENT_RUN.set(run_id)
     structlog.contextvars.bind_contextvars(run_id=run_id, stage=step.name)
-    log = logs.logger()
     common: dict[str, Any] = {"run_id": run_id, "stage": step.name, "started_at": started_at, "config_digest": cfg.digest(),
                               "stage_digest": cfg.digest(step.sections)}  # fmt: skip
     try:

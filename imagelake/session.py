@@ -117,8 +117,10 @@ def _is_local(cfg: SparkConfig) -> bool:
 
 @contextlib.contextmanager
 def _bare_class_path(cfg: SparkConfig) -> Iterator[None]:
-    """Start a local Java without Spark's folder of configuration, which is pyspark's own and says what `properties` says: Java uses no class
-    archive with a class path that has a folder with files."""
+    """Start a local Java without Spark's folder of configuration, which is pyspark's own and says what `properties` says.
+
+    Java uses no class archive with a class path on which a folder with files stands.
+    """
     ours = _is_local(cfg) and not {"SPARK_CONF_DIR", "SPARK_HOME"} & os.environ.keys()
     if ours:
         os.environ["SPARK_CONF_DIR"] = str(JARS / "no-spark-conf")

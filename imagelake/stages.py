@@ -8,13 +8,14 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Stage:
     """`module` holds `main(spark, cfg) -> StageResult`; `sections` are the parts of the configuration that change its result; `checks` are
-    the files of sql/checks that must hold after it."""
+    the files of sql/checks that must hold after it; `reads` is the table without which there is nothing to do."""
 
     name: str
     summary: str
     sections: tuple[str, ...]
     checks: tuple[str, ...] = ()
     needs_spark: bool = True
+    reads: str | None = None
 
     @property
     def module(self) -> str:
@@ -24,33 +25,40 @@ class Stage:
 STAGES = (
     Stage(
         "ingest",
-        "sources → samples, rejects: one row per record, facts from one decode",
+        "sources → samples, rejects: one row a record, with its facts",
         ("sources", "ingest"),
         ("unique_ids",),
     ),
-    Stage("filter", "samples → rejects: resolution, shape and licence, by columns", ("filter", "geometry")),
+    Stage("filter", "samples → rejects: resolution, shape and licence, by columns", ("filter", "geometry"), reads="samples"),
     Stage(
         "dedup",
         "samples → duplicates: equal bytes, then equal pictures",
         ("dedup",),
         ("living_keepers", "largest_keeper"),
+        reads="samples",
     ),
     Stage(
         "curate",
         "samples → curated: upright RGB, bucket shape, Lanczos, JPEG once",
         ("curate", "geometry"),
         ("nothing_lost",),
+        reads="samples",
     ),
-    Stage("caption", "curated → annotations: one caption a picture", ("caption",), needs_spark=False),
-    Stage("annotate", "annotations → curated: columns added, image bytes untouched", ("caption",), needs_spark=False),
+    Stage("caption", "curated → annotations: one caption a picture", ("caption",), needs_spark=False, reads="curated"),
+    Stage("annotate", "annotations → curated: columns added, image bytes untouched", ("caption",), needs_spark=False, reads="curated"),
     Stage(
         "index",
-        "curated → curated: compaction by bytes, scalar and full-text index",
+        "curated → curated: compaction, scalar and full-text indices",
         ("index", "caption"),
         needs_spark=False,
+        reads="curated",
     ),
     Stage(
-        "export", "curated → corpus: planned MDS shards by tier and bucket", ("export", "caption"), ("exported_once", "no_stale_exports")
+        "export",
+        "curated → corpus: planned MDS shards by tier and bucket",
+        ("export", "caption"),
+        ("exported_once", "no_stale_exports"),
+        reads="curated",
     ),
     Stage("verify", "corpus → report: every shard read back as the trainer would", ("verify",), needs_spark=False),
 )
@@ -59,3 +67,8 @@ STAGES = (
 def stage(name: str) -> Stage:
     """Raises KeyError for a name that is no stage."""
     return {known.name: known for known in STAGES}[name]
+
+
+def writer_of(table: str) -> str:
+    """The stage that makes a table of `Stage.reads`."""
+    return {"samples": "ingest", "curated": "curate"}[table]

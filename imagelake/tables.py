@@ -180,3 +180,8 @@ RUNS = Table(
 )
 
 TABLES = (SAMPLES, SOURCE_FILES, REJECTS, DUPLICATES, CURATED, RUNS)
+
+
+def named(name: str) -> Table:
+    """Raises KeyError for a name that is no table."""
+    return {table.name: table for table in TABLES}[name]

@@ -19,13 +19,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from imagelake import columns as C
-from imagelake import delta, ledger, progress, tables
+from imagelake import delta, deltalog, ledger, logs, progress, tables
 from imagelake.captions import clean_caption
 from imagelake.config import Config, digest_of
 from imagelake.errors import ConfigError
 from imagelake.ledger import StageResult
 from imagelake.runner import run
-from imagelake.sources import Record, SourceFile, SourceSpec, Unit, list_files, load_sources, plan_units, read_unit
+from imagelake.sources import Record, SourceFile, SourceSpec, Unit, list_files, load_sources, plan_units, read_unit, unread_metadata
+from imagelake.sources.manifest import Comparison, compare, spec_digest
 from imagelake.storage import write_atomic
 from udfs.facts import image_facts
 from udfs.phash import PHASH_VERSION
@@ -105,41 +106,20 @@ def reader(
     return read
 
 
-def spec_digest(spec: SourceSpec) -> str:
-    """Of all that decides what is read from a file: everything but where the files lie."""
-    return digest_of(spec.model_dump(mode="json", exclude={"path"}))
-
-
-def new_files(spark: SparkSession, lake: Path, files: Sequence[SourceFile], specs: Sequence[SourceSpec]) -> list[SourceFile]:
+def new_files(found: Comparison) -> list[SourceFile]:
     """The files that were never ingested. Raises ConfigError that names files whose images changed since, and sources that are declared
-    otherwise now: what is in the lake was read as it was declared then.
-
-    A metadata file may grow beside new images: they find their captions in it, while what was ingested stays as it is.
-    """
-    if delta.version(lake, tables.SOURCE_FILES) < 0:
-        return list(files)
-    known = {
-        (row[C.SOURCE], row["key"]): (row["size_bytes"], row["mtime_ns"], row["spec_digest"])
-        for row in delta.read(spark, lake, tables.SOURCE_FILES).collect()
-    }
-    declared = {spec.name: spec_digest(spec) for spec in specs}
-    fresh, changed = [], []
-    for file in files:
-        pinned = known.get((file.source, file.key))
-        if pinned is None:
-            fresh.append(file)
-        elif pinned[2] != declared[file.source]:
-            raise ConfigError(
-                f"source {file.source!r} was ingested as it was declared then; its captions, licence or columns are declared otherwise "
-                "now. Give it another name, or ingest into a new lake.root"
-            )
-        elif pinned[:2] != (file.size, file.mtime_ns) and not file.is_sidecar:
-            changed.append(f"{file.path}: changed since source {file.source!r} was ingested")
-    if changed:
+    otherwise now: what is in the lake was read as it was declared then."""
+    if found.redeclared:
+        raise ConfigError(
+            f"source {min(found.redeclared)!r} was ingested as it was declared then; its captions, licence or columns are declared "
+            "otherwise now. Give it another name, or ingest into a new lake.root"
+        )
+    if found.changed:
+        changed = [f"{file.path}: changed since source {file.source!r} was ingested" for file in found.changed]
         raise ConfigError(
             "\n".join([*changed, "put the old files back, or give the new ones other names: what was ingested stays as it was"])
         )
-    return fresh
+    return found.new
 
 
 def batches(files: Sequence[SourceFile], batch_bytes: int) -> Iterator[list[SourceFile]]:
@@ -213,8 +193,7 @@ def ingest_batch(spark: SparkSession, lake: Path, plan: Path) -> tuple[str, dict
     with progress.meter("ingest", poll=lambda: int(done.value)):
         delta.append(samples, lake, tables.SAMPLES, batch=batch, parquet=delta.IMAGE_PARQUET)
     written = delta.read(spark, lake, tables.SAMPLES)
-    counts = written.where(F.col(C.INGEST_RUN) == batch).groupBy(C.DEFECT).count()
-    by_defect: dict[str | None, int] = {row[C.DEFECT]: row["count"] for row in counts.collect()}
+    by_defect = counted(written, specs, batch)
     if any(by_defect):
         delta.append(rejects_of(written, batch), lake, tables.REJECTS, batch=batch)
     pinned = [dict(zip(tables.SOURCE_FILES.schema.names, (*file, batch), strict=True)) for file in body["files"]]
@@ -224,6 +203,24 @@ def ingest_batch(spark: SparkSession, lake: Path, plan: Path) -> tuple[str, dict
     return batch, by_defect
 
 
+def counted(samples: DataFrame, specs: Sequence[SourceSpec], batch: str) -> dict[str | None, int]:
+    """A batch's rows by defect. Warns of captions that were declared and that no sample of a source has: a name misspelt is silent else."""
+    names = sorted({name for spec in specs for name in spec.captions})
+    captions = [F.count(F.col(C.CAPTIONS)[name]).alias(f"captions {name}") for name in names]
+    counts = (
+        samples.where(F.col(C.INGEST_RUN) == batch).groupBy(C.SOURCE, C.DEFECT).agg(F.count(F.lit(1)).alias("rows"), *captions).collect()
+    )
+    for spec in specs:
+        of_source = [row for row in counts if row[C.SOURCE] == spec.name]
+        for name, rule in spec.captions.items():
+            if of_source and not any(row[f"captions {name}"] for row in of_source):
+                logs.logger().warning("no_captions", source=spec.name, why=f"captions.{name}: {rule} was found with none of its samples")
+    by_defect: Counter[str | None] = Counter()
+    for row in counts:
+        by_defect[row[C.DEFECT]] += row["rows"]
+    return dict(by_defect)
+
+
 def main(spark: SparkSession, cfg: Config) -> StageResult:
     if cfg.sources is None:
         raise ConfigError("sources: no sources file given; use --sources sources.yaml")
@@ -231,7 +228,10 @@ def main(spark: SparkSession, cfg: Config) -> StageResult:
     specs = load_sources(Path(cfg.sources))
     files = [file for spec in specs for file in list_files(spec)]
     done = [ingest_batch(spark, lake, plan) for plan in begun(spark, lake)]
-    for batch in batches(new_files(spark, lake, files, specs), cfg.ingest.batch_bytes):
+    for hint in (hint for spec in specs for hint in unread_metadata(spec, files)):
+        logs.logger().warning("hint", why=hint)
+    found = compare(specs, files, deltalog.read(lake, tables.SOURCE_FILES))
+    for batch in batches(new_files(found), cfg.ingest.batch_bytes):
         done.append(ingest_batch(spark, lake, write_plan(lake, specs, batch, cfg)))
     if not done:
         return StageResult(nothing_to_do=True)

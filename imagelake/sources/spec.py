@@ -12,6 +12,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator, model_validator
 
+from imagelake.config import yaml_fault
 from imagelake.errors import ConfigError
 from imagelake.sources.units import IMAGE_EXTENSIONS
 
@@ -162,7 +163,7 @@ def _entries(path: Path) -> list[Any]:
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: not YAML: {error}") from error
+        raise ConfigError(f"{path}: {yaml_fault(error)}") from error
     if not isinstance(document, dict):
         raise ConfigError(f"{path}: expected `sources:` and a list of sources")
     for key in document:

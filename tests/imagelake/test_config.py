@@ -177,3 +177,11 @@ def test_single_spark_properties_can_be_set_from_a_file(tmp_path: Path) -> None:
 def test_spark_properties_are_set_by_their_dotted_names() -> None:
     cfg = config.load(overrides=["spark.conf.spark.driver.memory=8g", "spark.conf.spark.speculation=true"])
     assert cfg.spark.conf == {"spark.driver.memory": "8g", "spark.speculation": "true"}
+
+
+def test_what_is_not_yaml_is_named_with_its_place(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("filter:\n  min_pixels: 1: 2\nsources: x")
+    with pytest.raises(ConfigError, match=r"c\.yaml: not YAML: line 2, column \d+: "):
+        config.load([tmp_path / "c.yaml"])
+    with pytest.raises(ConfigError, match=r"--set filter\.licenses=\[: not YAML: line \d+"):
+        config.load(overrides=["filter.licenses=["])

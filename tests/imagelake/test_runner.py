@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from imagelake import ledger, runner, session
+from imagelake import ledger, logs, runner, session
 from imagelake.config import Config
 from imagelake.errors import ConfigError, GateError, RetryableError
 from imagelake.ledger import StageResult
@@ -41,6 +41,17 @@ def test_a_stage_that_found_its_work_done_says_so(lake: Config) -> None:
     assert runner.exit_code(RESULT) == 0
 
 
+@pytest.mark.parametrize("step", [step for step in STAGES if step.reads], ids=lambda step: step.name)
+def test_a_stage_of_a_lake_without_its_table_says_what_comes_first(
+    lake: Config, tmp_path: Path, step: Stage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs.configure(json_lines=True)
+    cfg = lake.model_copy(update={"lake": lake.lake.model_copy(update={"root": str(tmp_path / "nowhere")})})
+    assert runner.exit_code(runner.execute(step, cfg)) == 99
+    assert f"has no table {step.reads} yet: `imagelake " in capsys.readouterr().err
+    assert not (tmp_path / "nowhere").exists()
+
+
 @pytest.mark.parametrize("error", [ValueError("broken"), GateError("rule"), KeyboardInterrupt()], ids=lambda e: type(e).__name__)
 def test_a_failure_is_raised_and_leaves_a_row(lake: Config, error: BaseException) -> None:
     def fail(_: Config) -> StageResult:
@@ -67,13 +78,11 @@ def test_a_session_that_cannot_start_is_a_failed_run(lake: Config, monkeypatch: 
 
     monkeypatch.setattr(session, "build", refuse)
     with pytest.raises(ConfigError):
-        execute(lake, lambda *_: RESULT, stage("filter"))
+        execute(lake, lambda *_: RESULT, stage("ingest"))
     assert only_run(lake)["error"] == "ConfigError: a jar is missing"
 
 
 def test_log_lines_carry_the_runs_id(lake: Config, capsys: pytest.CaptureFixture[str]) -> None:
-    from imagelake import logs
-
     logs.configure(json_lines=True)
     execute(lake, lambda _: RESULT)
     line = json.loads(capsys.readouterr().err.splitlines()[-1])
@@ -109,7 +118,7 @@ def test_a_job_file_exits_with_the_stages_code(lake: Config) -> None:
     arguments = ["--set", f"lake.root={lake.lake.root}"]
     for result, code in [(RESULT, 0), (StageResult(nothing_to_do=True), 99)]:
         with pytest.raises(SystemExit) as caught:
-            runner.run(lambda _, result=result: result, "index", arguments)  # type: ignore[misc]
+            runner.run(lambda _, result=result: result, "verify", arguments)  # type: ignore[misc]
         assert caught.value.code == code
 
 

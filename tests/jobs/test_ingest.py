@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from imagelake import columns as C
-from imagelake import delta, tables
+from imagelake import delta, logs, tables
 from imagelake.config import Config
 from imagelake.errors import ConfigError, ImagelakeError
 from imagelake.sources import Record, SourceSpec
@@ -124,6 +124,17 @@ def test_a_folder_is_ingested_once_and_grows(spark: SparkSession, lake: Config, 
     with pytest.raises(ImagelakeError, match=r"b\.jpg: changed since source 'made' was ingested"):
         job.main(spark, cfg)
     assert len(read(spark, cfg, tables.SAMPLES)) == 6
+
+
+def test_captions_that_no_sample_has_are_warned_of(
+    spark: SparkSession, lake: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs.configure(json_lines=True)
+    file = sources(tmp_path, "a.jpg", "a.txt", "b.jpg")
+    file.write_text("sources: [{name: made, format: folder, path: images, captions: {alt: txt, seo: caption}}]")
+    job.main(spark, with_sources(lake, file))
+    warnings = [line for line in capsys.readouterr().err.splitlines() if "no_captions" in line]
+    assert len(warnings) == 1 and "captions.seo: caption" in warnings[0]
 
 
 def test_each_piece_of_work_is_a_task_of_its_own(spark: SparkSession, lake: Config, tmp_path: Path) -> None:

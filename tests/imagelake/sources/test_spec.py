@@ -70,7 +70,7 @@ def one(extra: str, *, format: str = "webdataset") -> str:
         ("sources: []", "sources.yaml: sources: expected a list of at least one source"),
         ("[]", "sources.yaml: expected `sources:`"),
         ("sources: [text]", "sources.yaml: sources[0]: expected keys and values"),
-        ("sources: [{", "sources.yaml: not YAML"),
+        ("sources: [{", "sources.yaml: not YAML: line 1, column 12: "),
         (one("captions: {Alt: txt}"), "sources.yaml: sources[0].captions: caption name 'Alt'"),
         (one("captions: {'': txt}"), "sources.yaml: sources[0].captions: caption name ''"),
         (one("captions: {alt: ''}"), "sources.yaml: sources[0].captions.alt: is empty"),
