@@ -201,16 +201,19 @@ def _add_columns(dataset: Any, key: str, values: pa.Table) -> Any:
 def _change_columns(dataset: Any, key: str, values: pa.Table) -> int:
     """Rewrite the named columns of the fragments where a value differs."""
     names = [name for name in values.column_names if name != key]
+    keys = values[key].combine_chunks()
     changed, fragments, fields = 0, [], set()
     for fragment in dataset.get_fragments():
         current = fragment.scanner(columns=[key, *names]).to_table()
-        renamed = current.rename_columns([key, *(f"old_{name}" for name in names)])
-        both = values.join(renamed, keys=key, join_type="inner")
-        differs = np.zeros(len(both), bool)
+        place = pc.index_in(current[key], keys)  # not a join: those know no lists
+        current, place = current.filter(place.is_valid()), place.drop_null()
+        new = values.take(place)
+        differs = [False] * len(new)
         for name in names:
-            differs |= np.array(both[name].to_pylist(), object) != np.array(both[f"old_{name}"].to_pylist(), object)
-        if differs.any():
-            update = both.filter(pa.array(differs)).select([key, *names])
+            pairs = zip(new[name].to_pylist(), current[name].to_pylist(), strict=True)
+            differs = [known or value != old for known, (value, old) in zip(differs, pairs, strict=True)]
+        if any(differs):
+            update = new.filter(pa.array(differs)).select([key, *names])
             new_fragment, modified = fragment.update_columns(update, left_on=key, right_on=key)
             fragments.append(new_fragment)
             fields |= set(modified)

@@ -67,6 +67,15 @@ def plan(survivors: DataFrame, captions: DataFrame) -> DataFrame:
     return survivors.join(captions, on=C.IMAGE_ID, how="left").select(*columns)
 
 
+def renewed_captions(kept: DataFrame, captions: DataFrame, stored: DataFrame) -> DataFrame:
+    """The pictures of `stored` (image_id, captions) whose united captions are others by now: a duplicate came, or was rejected, since."""
+    now = kept.select(C.IMAGE_ID).join(captions, on=C.IMAGE_ID, how="left")
+    both = now.join(stored.withColumnRenamed(C.CAPTIONS, "stored"), on=C.IMAGE_ID, how="inner")
+    # Curated holds no null: a picture without captions has an empty list.
+    united = F.coalesce(F.col(C.CAPTIONS), F.array().cast(captions.schema[C.CAPTIONS].dataType))
+    return both.where(~united.eqNullSafe(F.col("stored"))).select(C.IMAGE_ID, united.alias(C.CAPTIONS))
+
+
 def with_shapes(samples: list[dict[str, Any]], tiers: tuple[int, ...]) -> dict[str, dict[str, Any]]:
     """The planned samples by image_id, each with the tier and the bucket that it goes to."""
     width = np.array([sample[C.WIDTH] for sample in samples], np.int64)
@@ -178,6 +187,7 @@ def main(spark: SparkSession, cfg: Config) -> StageResult:
         lance.commit_append(lake, tables.CURATED, fragments, batch)
     if gone:
         lance.delete_ids(lake, tables.CURATED, gone)
+    renewed = renew_captions(spark, lake, kept, captions, curated) if curated.fragment_ids() else 0
     written = {tables.CURATED.name: lance.version(lake, tables.CURATED), "rejects": delta.version(lake, tables.REJECTS)}
     reasons: dict[str, int] = {}
     for _, reason, _ in failures:
@@ -189,8 +199,23 @@ def main(spark: SparkSession, cfg: Config) -> StageResult:
         reasons,
         read,
         written,
-        {"removed": str(len(gone)), "fragments": str(len(fragments))},
+        {"removed": str(len(gone)), "fragments": str(len(fragments)), "captions_renewed": str(renewed)},
     )
+
+
+def renew_captions(spark: SparkSession, lake: Path, kept: DataFrame, captions: DataFrame, earlier: lance_source.ScanPlan) -> int:
+    """Bring the captions of the pictures that were there before this run up to date; returns how many changed."""
+    from imagelake import lance
+
+    plan = lance_source.ScanPlan.pin(
+        lance.uri(lake.resolve(), tables.CURATED), [C.IMAGE_ID, C.CAPTIONS], earlier.version, with_address=False
+    )
+    renewed = renewed_captions(kept, captions, lance_source.frame(spark, plan)).toArrow()
+    if not len(renewed):
+        return 0
+    types = {field.name: field.type for field in tables.CURATED.schema}
+    columns = [renewed[name].cast(types[name]) for name in (C.IMAGE_ID, C.CAPTIONS)]
+    return lance.set_columns(lake, tables.CURATED, C.IMAGE_ID, pa.table(columns, [C.IMAGE_ID, C.CAPTIONS]))[1]
 
 
 def _refuse_other_settings(lake: Path, cfg: Config) -> None:

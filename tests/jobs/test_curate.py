@@ -16,7 +16,7 @@ from imagelake.errors import ImagelakeError
 from imagelake.tables import CURATED
 from jobs import curate as job
 from tests.corpus_fixture import jpeg_bytes
-from tests.lake_fixture import exchanged_columns, executed_plan, sample, samples_frame, table_frame
+from tests.lake_fixture import exchanged_columns, executed_plan, images_by_id, sample, samples_frame, table_frame
 from udfs.decode import Defect
 
 
@@ -178,6 +178,24 @@ def test_the_stage_keeps_rejects_repeats_and_takes_out(spark: SparkSession, lake
     changed = job.main(spark, lake)
     assert changed.notes["removed"] == "1"
     assert sorted(curated(root)) == ["b", "c", "keeper"]
+
+
+def test_captions_follow_the_duplicates_that_come_and_go(spark: SparkSession, lake: Config) -> None:
+    root = Path(lake.lake.root)
+    fill(spark, root)
+    delta.replace(table_frame(spark, tables.DUPLICATES, []), root, tables.DUPLICATES)
+    job.main(spark, lake)
+    before = images_by_id(root)
+    late = [duplicate("loser", "keeper"), duplicate("b", "a")]
+    delta.replace(table_frame(spark, tables.DUPLICATES, late), root, tables.DUPLICATES)
+    assert job.main(spark, lake).notes["captions_renewed"] == "2"
+    texts = {image_id: [caption["text"] for caption in row[C.CAPTIONS]] for image_id, row in curated(root).items()}
+    assert texts == {"a": ["of a", "of b"], "keeper": ["of keeper", "of loser"]}
+    delta.replace(table_frame(spark, tables.DUPLICATES, late[:1]), root, tables.DUPLICATES)
+    assert job.main(spark, lake).notes["captions_renewed"] == "1"
+    assert [caption["text"] for caption in curated(root)["a"][C.CAPTIONS]] == ["of a"]
+    after = images_by_id(root)
+    assert {image_id: after[image_id] for image_id in ("a", "keeper")} == {image_id: before[image_id] for image_id in ("a", "keeper")}
 
 
 def test_each_file_of_samples_is_a_task_of_its_own(spark: SparkSession, lake: Config) -> None:
