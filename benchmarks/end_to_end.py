@@ -28,6 +28,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
+from demo.pictures import photographs
 from imagelake import buckets
 
 SIZES = ((1280, 854), (1024, 1024), (1200, 900), (900, 1200), (1365, 768), (1152, 864))
@@ -35,19 +36,9 @@ PICTURES = ("astronaut.png", "chelsea.png", "coffee.png", "motorcycle_left.png",
 IMAGES_PER_TAR = 250
 
 
-def base_pictures() -> list[Image.Image]:
-    import skimage
-
-    folder = Path(skimage.__file__).parent / "data"
-    found = [Image.open(folder / name).convert("RGB") for name in PICTURES if (folder / name).exists()]
-    if len(found) < 2:
-        raise SystemExit(f"{folder}: too few pictures; run `make setup`")
-    return found
-
-
 def make_tar(path: Path, first: int, count: int) -> None:
     """`count` distinct images from number `first` on, each with a caption."""
-    pictures = base_pictures()
+    pictures = photographs(*PICTURES)
     with tarfile.open(path.with_suffix(".tmp"), "w") as tar:
         for number in range(first, first + count):
             random = np.random.default_rng(number)

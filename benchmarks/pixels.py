@@ -19,19 +19,16 @@ import argparse
 import io
 import json
 import os
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import imagehash
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
+from demo.pictures import photographs
 from imagelake import buckets
 from udfs.facts import image_facts
 from udfs.pixels import bucket_jpeg
@@ -50,16 +47,6 @@ class Figures:
     our_hash_s: float
     plain_hash_s: float
     psnr_db: list[float]
-
-
-def photographs() -> list[Image.Image]:
-    import skimage
-
-    folder = Path(skimage.__file__).parent / "data"
-    found = [Image.open(folder / name).convert("RGB") for name in PICTURES if (folder / name).exists()]
-    if len(found) < 3:
-        raise SystemExit(f"{folder}: too few pictures; run `make setup`")
-    return found
 
 
 def photograph_of(picture: Image.Image, size: tuple[int, int], quality: int) -> bytes:
@@ -132,7 +119,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0)) if arguments.core is None else arguments.core})
-    pictures = photographs()
+    pictures = photographs(*PICTURES)
     print(f"{'MP':>4} {'to':>10} {'images':>6} {'bytes/px':>8} {'ours ms':>8} {'plain ms':>8} {'ratio':>6}", end=" ")
     print(f"{'facts ms':>8} {'imagehash':>9} {'ratio':>6} {'psnr dB':>8}")
     total: list[Figures] = []

@@ -39,6 +39,14 @@ def shipped() -> Path:
     return Path(spec.origin).parent / "data"
 
 
+def photographs(*files: str) -> list[Image.Image]:
+    """Those of scikit-image's pictures that this version ships, RGB. Raises SystemExit when there are none."""
+    found = [Image.open(shipped() / name).convert("RGB") for name in files if (shipped() / name).exists()]
+    if not found:
+        raise SystemExit(f"{shipped()}: none of {', '.join(files)}: run `make setup`")
+    return found
+
+
 def all_pictures() -> dict[str, Picture]:
     """Every picture of pictures.yaml by its name, in the file's order."""
     text = Path(__file__).with_name("pictures.yaml").read_text(encoding="utf-8")

@@ -17,8 +17,9 @@ from imagelake.tables import RUNS
 
 @dataclass(frozen=True)
 class StageResult:
-    """What a stage did: rows_in = kept + the rejected, and the versions of the tables it read and wrote.
+    """What a stage did: rows in, rows kept, the others by reason, and the versions of the tables it read and wrote.
 
+    A row that fails two rules counts under both reasons, so the reasons may sum to more than rows_in - kept.
     `nothing_to_do` says that the stage found its work done already and wrote nothing.
     """
 

@@ -38,7 +38,7 @@ def check_corpus(
     workers: int = 2,
     decode: bool = True,
     max_faults: int = 10_000,
-    progress: Progress | None = None,
+    on_progress: Progress | None = None,
 ) -> VerifyReport:
     """Check a corpus whole, with `workers` processes (in this one when 1, or when the corpus is small).
 
@@ -59,8 +59,8 @@ def check_corpus(
         report.merge(result.faults, result.counts)
         report.images += result.samples
         report.read_bytes += result.read_bytes
-        if progress is not None:
-            progress(result.samples, result.read_bytes)
+        if on_progress is not None:
+            on_progress(result.samples, result.read_bytes)
     report.shards = len(results)
     if report.images != release.rows:
         report.add(Fault("rows_total", f"{report.images} samples in the shards, {release.rows} by the release"))
@@ -247,7 +247,7 @@ def main(cfg: Config) -> StageResult:
     if last is not None and last["notes"].get("release") == release.release:
         return StageResult(nothing_to_do=True)
     with progress.meter("verify", total=release.rows) as meter:
-        report = check_corpus(root, workers=cfg.verify.workers, progress=lambda images, _: meter.add(images))
+        report = check_corpus(root, workers=cfg.verify.workers, on_progress=lambda images, _: meter.add(images))
     gate(report)
     return StageResult(report.images, report.images, notes={"release": report.release})
 

@@ -70,7 +70,7 @@ def patch(path: Path, change: Callable[[bytearray], None]) -> None:
 @pytest.mark.parametrize("decode", [True, False])
 def test_a_sound_corpus_has_no_faults_and_every_sample_is_counted(clean: Path, workers: int, decode: bool) -> None:
     seen: list[tuple[int, int]] = []
-    report = check_corpus(clean, workers=workers, decode=decode, progress=lambda images, size: seen.append((images, size)))
+    report = check_corpus(clean, workers=workers, decode=decode, on_progress=lambda images, size: seen.append((images, size)))
     assert report.faults == []
     assert report.ok
     assert report.notes == []
