@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import time
 from collections.abc import Callable
@@ -114,8 +115,39 @@ def _stage_command(step: Stage) -> None:
 
 
 for _step in STAGES:
-    if _step.name != "verify":
+    if _step.name not in ("filter", "verify", "skips"):
         _stage_command(_step)
+
+
+@app.command("filter")
+def filter_(
+    config: ConfigFiles = None,
+    set_: Overrides = None,
+    sources: Sources = None,
+    what_if: Annotated[
+        list[str] | None, typer.Option("--what-if", metavar="KEY=VALUE", help="Print what another setting would change; may be repeated.")
+    ] = None,
+) -> None:
+    """samples → rejects: resolution, shape and licence, by columns.
+
+    Exit code 99 when there is nothing to do.
+    """
+    _exit(lambda: _filter(_config(config, set_, sources), _config(config, [*(set_ or []), *(what_if or [])], sources), bool(what_if)))
+
+
+def _filter(cfg: Config, then: Config, only_ask: bool) -> int:
+    if not only_ask:
+        return runner.exit_code(runner.execute(stage("filter"), cfg))
+    spark = session.build(cfg.spark)
+    try:
+        rows = importlib.import_module(stage("filter").module).what_if(spark, cfg, then)
+    finally:
+        spark.stop()
+    table = Table("source", "samples", "kept now", "kept then", "newly out", "newly in", title="nothing was written")
+    for row in rows:
+        table.add_row(*map(str, row.values()))
+    query.console(sys.stdout).print(table)
+    return EXIT_OK
 
 
 @app.command()
@@ -133,14 +165,52 @@ def verify(
 
 
 def _verify(corpus: Path | None, as_json: bool, files: list[Path] | None, overrides: list[str] | None) -> int:
-    import importlib
-
     cfg = _config(files, overrides)
     root = corpus if corpus is not None else Path(cfg.corpus.root)
     job = importlib.import_module(stage("verify").module)
     report = job.check_corpus(root, workers=cfg.verify.workers)
     print(report.to_json() if as_json else report.to_text())
     return EXIT_OK if report.ok else EXIT_GATE
+
+
+@app.command()
+def skips(
+    corpus: Annotated[Path | None, typer.Argument(help="The corpus; default: corpus.root of the configuration.")] = None,
+    explain: Annotated[str | None, typer.Option("--explain", metavar="ID", help="Say why a sample is or is not skipped.")] = None,
+    dry_run: DryRun = False,
+    config: ConfigFiles = None,
+    set_: Overrides = None,
+) -> None:
+    """Put on skip lists what is not to be trained on any more.
+
+    Exported pictures that are curated no more, and those that a predicate of skips.where names. Shards stay as they are; the loader passes
+    over what is skipped. Exit code 99 when nothing changed.
+    """
+    _exit(lambda: _skips(corpus, explain, dry_run, config, set_))
+
+
+def _skips(corpus: Path | None, explain: str | None, dry_run: bool, files: list[Path] | None, overrides: list[str] | None) -> int:
+    from imagelake import skiplist
+    from imagelake.corpus import read_release
+
+    cfg = _config(files, overrides)
+    root = corpus if corpus is not None else Path(cfg.corpus.root)
+    cfg = cfg.model_copy(update={"corpus": cfg.corpus.model_copy(update={"root": str(root)})})
+    if explain is not None:
+        print("\n".join(skiplist.explain(root, explain)))
+        return EXIT_OK
+    read_release(root)
+    if not dry_run:
+        return runner.exit_code(runner.execute(stage("skips"), cfg))
+    table = Table("tier", "bucket", "reason", "samples", title=f"would be skipped in {root}")
+    spark = session.build(cfg.spark)
+    try:
+        for row in importlib.import_module(stage("skips").module).preview(spark, cfg):
+            table.add_row(*(str(value) for value in row.values()))
+    finally:
+        spark.stop()
+    query.console(sys.stdout).print(table)
+    return EXIT_OK
 
 
 @app.command()
@@ -153,7 +223,7 @@ def sql(
 ) -> None:
     """Ask the tables in SQL.
 
-    They are samples, source_files, rejects, duplicates, curated, runs, corpus_rows. Ready-made questions are in sql/reports.
+    They are samples, source_files, rejects, duplicates, curated, runs, corpus_rows, skips. Ready-made questions are in sql/reports.
     """
     _exit(lambda: _sql(statement, file, format_, _config(config, set_)))
 

@@ -34,6 +34,7 @@ RUN_ID = "run_id"
 KEEPER_ID = "keeper_id"
 KIND = "kind"
 DISTANCE = "distance"
+WON_BY = "won_by"
 
 TIER = "tier"
 BUCKET = "bucket"

@@ -71,13 +71,29 @@ class GeometryConfig(Section):
         return tuple(sorted(set(tiers)))
 
 
+# Reasons of the rules that are built in.
+FILTER_REASONS = ("below_min_pixels", "below_min_side", "aspect_ratio", "license", "trust_required", "caption_length")
+
+
 class FilterConfig(Section):
-    """Rules over columns. `licenses` null admits every licence, unknown ones too; a list admits only what it names."""
+    """Rules over columns. `licenses` null admits every licence, unknown ones too; a list admits only what it names. `trust` names what a
+    source must have declared. `where`: name of a reason -> SQL predicate over samples; what it is true for is out, null is not true."""
 
     min_pixels: int = Field(default=384 * 384, ge=0)
     min_side: int | None = Field(default=None, ge=1)
     max_aspect_ratio: float | None = Field(default=None, ge=1)
     licenses: tuple[str, ...] | None = None
+    trust: tuple[Literal["deduplicated", "nsfw_filtered", "pii_filtered"], ...] = ()
+    min_caption_chars: int | None = Field(default=None, ge=1)
+    where: dict[str, str] = Field(default_factory=dict)
+
+    @field_validator("where")
+    @classmethod
+    def _names(cls, where: dict[str, str]) -> dict[str, str]:
+        taken = sorted(set(where) & set(FILTER_REASONS))
+        if taken:
+            raise ValueError(f"{', '.join(taken)}: the name of a rule that is built in")
+        return where
 
 
 class DedupConfig(Section):
@@ -122,6 +138,12 @@ class ExportConfig(Section):
     captions_required: bool = False
 
 
+class SkipsConfig(Section):
+    """`where`: name of a reason -> SQL predicate over the columns of curated; what it is true for is skipped, null is not true."""
+
+    where: dict[str, str] = Field(default_factory=dict)
+
+
 class VerifyConfig(Section):
     workers: int = Field(default=2, ge=1)
 
@@ -139,6 +161,7 @@ class Config(Section):
     caption: CaptionConfig = CaptionConfig()
     index: IndexConfig = IndexConfig()
     export: ExportConfig = ExportConfig()
+    skips: SkipsConfig = SkipsConfig()
     verify: VerifyConfig = VerifyConfig()
 
     def digest(self, sections: Sequence[str] | None = None) -> str:

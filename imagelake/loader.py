@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,11 @@ from streaming.base.format import Reader
 from streaming.base.format.mds import MDSReader
 from streaming.base.world import World
 
-from imagelake import corpus, mds
+from imagelake import chunked, corpus, mds, skiplist
 from imagelake.corpus import Release
 from imagelake.errors import ConfigError, ImagelakeError
+from imagelake.skiplist import NOTHING, Generation
+from imagelake.skipping import CheckedSkips, kept_shards
 
 SHUFFLE_SEED = 9176
 PURE_BATCHING = ("per_stream", "device_per_stream")
@@ -35,20 +38,26 @@ _BLOCK = re.compile(r"\d{6}_(?:" + "|".join(map(re.escape, SHM_TO_CLEAN)) + ")")
 
 
 class CorpusStream(Stream):
-    """One bucket of a corpus.
+    """One bucket of a corpus, without what `skips` names of it.
 
     What a trainer may see of a shard is decided here, in `get_shards`, below partitioning: a shard that shows fewer samples makes a smaller
     sample space, which is then divided evenly over ranks. Dropping samples later would give ranks unequal counts.
     """
 
-    def __init__(self, *, bucket: str, decode_images: bool = True, **options: Any) -> None:
+    skip_digest = ""
+
+    def __init__(self, *, bucket: str, skips: Generation = NOTHING, decode_images: bool = True, **options: Any) -> None:
         super().__init__(**options)
         self.bucket = bucket
+        self.skips = skips
         self.decode_images = decode_images
 
     def get_shards(self, world: World, allow_unsafe_types: bool) -> list[Reader]:
-        """The readers of this bucket's shards, in the index's order. Skip lists would be applied to them here."""
-        shards = super().get_shards(world, allow_unsafe_types)
+        """The readers of this bucket's shards, in the index's order, each showing what is kept of it."""
+        every = super().get_shards(world, allow_unsafe_types)
+        lists = self.skips.lists
+        shards, self.skip_digest = kept_shards(every, lambda basename: lists.get(f"{self.bucket}/{basename}"), f"bucket {self.bucket}")
+        self.skips = NOTHING  # the readers have what they need; workers get a copy of this stream
         if not self.decode_images:
             for shard in shards:
                 if isinstance(shard, MDSReader):
@@ -56,7 +65,7 @@ class CorpusStream(Stream):
         return shards
 
 
-class CorpusDataset(StreamingDataset):
+class CorpusDataset(CheckedSkips, StreamingDataset):
     """The samples of a corpus as dicts: `image` a PIL image (bytes of a JPEG with decode_images=False), the other columns as stored.
 
     root: the corpus folder. tiers: which ones, default all.
@@ -65,9 +74,14 @@ class CorpusDataset(StreamingDataset):
     batch_size: samples per rank, the same as the DataLoader's.
     epoch_size: samples an epoch over all ranks; default as many as the selected buckets hold. Without weights and epoch_size each sample
         is seen once an epoch (where ranks do not divide the samples, a few are repeated to even them out).
-    batching_method: "random" mixes buckets within a batch and works with any corpus. "per_stream" (all ranks the same bucket) and
-        "device_per_stream" give batches of one bucket, thus of one image size; they leave out what does not fill a last batch of a bucket,
-        and need at least one batch in each bucket.
+    batching_method: "random" mixes buckets within a batch. "chunked" gives batches of one bucket, thus of one image size, in an order that
+        is the same for any number of nodes, ranks and workers; it leaves out what does not fill a chunk of its bucket. "per_stream" (all
+        ranks the same bucket) and "device_per_stream" are upstream's ways to such batches: neither can be resumed on another world, and
+        both need at least one batch in each bucket.
+    chunk_samples: samples of a chunk, a multiple of batch_size, which is the default. Keep it when batch_size changes in mid-epoch.
+    skips: which skip lists hold: "current", a generation's digest to pin it, or None for none of them. What they name is never yielded;
+        what is kept is seen once an epoch, in equal counts by all ranks. A bucket of which nothing is kept is left out.
+    on_changed_skips: what load_state_dict does with the state of an epoch under other lists: "raise", or "restart" that epoch.
     cache: folder for copies of the shards, for a corpus on slow storage; cache_limit (bytes, or "200gb") is its size. Without a cache
         there is no limit to set: upstream would delete the corpus itself to stay below it.
     clean_shared_memory: remove what killed trainers of this user left in /dev/shm. Turn off where containers share /dev/shm but do not
@@ -86,8 +100,11 @@ class CorpusDataset(StreamingDataset):
         shuffle: bool = True,
         shuffle_seed: int = SHUFFLE_SEED,
         batching_method: str = "random",
+        chunk_samples: int | None = None,
         num_canonical_nodes: int | None = None,
         decode_images: bool = True,
+        skips: str | None = skiplist.CURRENT,
+        on_changed_skips: str = "raise",
         cache: str | Path | None = None,
         cache_limit: int | str | None = None,
         clean_shared_memory: bool = True,
@@ -98,15 +115,38 @@ class CorpusDataset(StreamingDataset):
         root = Path(root)
         self.release = corpus.read_release(root)
         self._failure: Exception | None = None
-        shares = select(self.release, tiers, weights)
-        streams = [_stream(root, name, None if weights is None else share, decode_images, cache) for name, share in shares.items()]
+        self.check_choice(on_changed_skips)
+        generation = NOTHING if skips is None else skiplist.read(root, skips)
+        self.skips = generation.digest
+        shares = select(self.release, tiers, weights, generation)
+        streams = [
+            CorpusStream(bucket=name, skips=generation, decode_images=decode_images, proportion=None if weights is None else share,
+                         **_place(root, name, cache))
+            for name, share in shares.items()
+        ]  # fmt: skip
         if clean_shared_memory and World.detect().is_local_leader:
             remove_stale_shared_memory()
-        super().__init__(streams=streams, batch_size=batch_size, epoch_size=epoch_size, shuffle=shuffle,
-                         shuffle_seed=shuffle_seed, batching_method=batching_method, cache_limit=cache_limit,
-                         num_canonical_nodes=num_canonical_nodes, **options)  # fmt: skip
+        is_chunked = batching_method == chunked.NAME
+        with self.equal_ranks():
+            super().__init__(streams=streams, batch_size=batch_size, epoch_size=epoch_size, shuffle=shuffle,
+                             shuffle_seed=shuffle_seed, batching_method="random" if is_chunked else batching_method,
+                             cache_limit=cache_limit, num_canonical_nodes=num_canonical_nodes, **options)  # fmt: skip
+        self.chunk_samples = chunk_samples or batch_size
+        if is_chunked:
+            self.batching_method = chunked.NAME  # upstream knows its own by name only
+            self._require_a_chunk(batch_size)
         if batching_method in PURE_BATCHING:
             self._require_full_batches(batch_size, batching_method)
+
+    def _require_a_chunk(self, batch_size: int) -> None:
+        """Warn of buckets that fill no chunk, and fail where none does or where a device batch is no part of a chunk."""
+        if self.chunk_samples % batch_size:
+            raise ConfigError(f"chunk_samples {self.chunk_samples} is no multiple of batch_size {batch_size}")
+        small = [f"{stream.bucket} ({stream.choose})" for stream in self.streams if stream.choose < self.chunk_samples]
+        if len(small) == len(self.streams):
+            raise ConfigError(f"no bucket has {self.chunk_samples} samples an epoch, a chunk: {', '.join(small)}; lower batch_size")
+        if small:
+            warnings.warn(f"never seen, for they fill no chunk of {self.chunk_samples} samples: {', '.join(small)}", stacklevel=3)
 
     def _require_full_batches(self, batch_size: int, batching_method: str) -> None:
         """Upstream fails for a bucket below one batch, in the middle of the first epoch; fail now, and name it."""
@@ -145,8 +185,11 @@ class CorpusDataset(StreamingDataset):
             raise ImagelakeError(f"the epoch ended early: a shard could not be read: {self._failure}") from self._failure
 
 
-def select(release: Release, tiers: Sequence[int] | None, weights: Mapping[str, float] | None) -> dict[str, float]:
-    """Bucket name -> its share of an epoch (shares sum to 1), in the release's order; empty buckets and those of weight 0 are left out.
+def select(
+    release: Release, tiers: Sequence[int] | None, weights: Mapping[str, float] | None, skips: Generation = NOTHING
+) -> dict[str, float]:
+    """Bucket name -> its share of an epoch (shares sum to 1), in the release's order; those of weight 0 are left out, and those of which
+    nothing is kept.
 
     Raises ConfigError for a tier or a weight that names nothing here, and for weights that are not clear.
     """
@@ -154,15 +197,13 @@ def select(release: Release, tiers: Sequence[int] | None, weights: Mapping[str, 
     unknown = sorted(set(tiers or ()) - set(present))
     if unknown:
         raise ConfigError(f"no tier {', '.join(map(str, unknown))} in this corpus; it has {', '.join(map(str, present))}")
-    rows = {
-        name: bucket.rows
-        for name, bucket in release.buckets.items()
-        if bucket.rows and (tiers is None or corpus.split_bucket(name)[0] in tiers)
-    }
+    chosen = {name: bucket for name, bucket in release.buckets.items() if tiers is None or corpus.split_bucket(name)[0] in tiers}
+    kept = {name: bucket.rows - skips.skipped_in(name) for name, bucket in chosen.items()}
+    rows = {name: count for name, count in kept.items() if count > 0}
     shares = {name: float(count) for name, count in rows.items()} if weights is None else _weighted(rows, weights)
     total = sum(shares.values())
     if not total:
-        raise ConfigError("no samples are selected: the corpus is empty, or every weight is 0")
+        raise ConfigError("no samples are selected: the corpus is empty, everything is skipped, or every weight is 0")
     return {name: shares[name] / total for name in rows if shares[name]}
 
 
@@ -185,12 +226,11 @@ def _weighted(rows: Mapping[str, int], weights: Mapping[str, float]) -> dict[str
     return {name: weights[owner[name]] * rows[name] / totals[owner[name]] for name in rows}
 
 
-def _stream(root: Path, name: str, proportion: float | None, decode_images: bool, cache: str | Path | None) -> CorpusStream:
+def _place(root: Path, name: str, cache: str | Path | None) -> dict[str, str]:
     folder = corpus.bucket_dir(root, *corpus.split_bucket(name))
     if not (folder / mds.INDEX).is_file():
         raise ConfigError(f"{folder}: the release names this bucket, but it has no {mds.INDEX}")
-    place = {"local": str(folder)} if cache is None else {"remote": str(folder), "local": str(Path(cache) / name)}
-    return CorpusStream(bucket=name, decode_images=decode_images, proportion=proportion, **place)
+    return {"local": str(folder)} if cache is None else {"remote": str(folder), "local": str(Path(cache) / name)}
 
 
 def remove_stale_shared_memory(stale_after_seconds: float = STALE_AFTER_SECONDS) -> list[str]:

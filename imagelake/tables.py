@@ -119,6 +119,7 @@ DUPLICATES = Table(
             (C.KEEPER_ID, pa.string()),
             (C.KIND, pa.string()),
             (C.DISTANCE, pa.int32()),
+            (C.WON_BY, pa.string()),
             (C.RUN_ID, pa.string()),
         ]
     ),

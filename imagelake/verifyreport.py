@@ -13,7 +13,10 @@ from imagelake.shardcheck import Fault
 
 @dataclass
 class VerifyReport:
-    """What was checked and what is wrong. `faults` holds the first ones, `counts` all of them by kind."""
+    """What was checked and what is wrong. `faults` holds the first ones, `counts` all of them by kind.
+
+    skips: digest of the skip lists that hold, "" when there are none; skipped: samples on them.
+    """
 
     corpus: str
     release: str
@@ -22,6 +25,8 @@ class VerifyReport:
     shards: int = 0
     images: int = 0
     read_bytes: int = 0
+    skips: str = ""
+    skipped: int = 0
     seconds: float = 0.0
     faults: list[Fault] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
@@ -56,6 +61,7 @@ class VerifyReport:
             f"{self.corpus}: release {self.release}",
             f"{self.images:,} images ({how}) in {self.shards:,} shards, {self.read_bytes / 1e9:.3f} GB, {self.seconds:.1f} s, {rate}",
         ]
+        lines += [f"{self.skipped:,} of them skipped, by skip lists {self.skips}"] if self.skips else []
         total = sum(self.counts.values())
         lines.append("no faults" if self.ok else f"{total:,} faults: " + kinds(self.counts))
         lines += [f"  {fault}" for fault in self.faults[:limit]]

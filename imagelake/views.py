@@ -1,4 +1,4 @@
-"""SQL views over every table, without bytes: samples, source_files, rejects, duplicates, curated, runs, corpus_rows."""
+"""SQL views over every table, without bytes: samples, source_files, rejects, duplicates, curated, runs, corpus_rows, skips."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from imagelake import corpus, delta, lance_source, tables
+from imagelake import corpus, delta, lance_source, skiplist, tables
 from imagelake.config import Config
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-CORPUS_ROWS = "corpus_rows"
-NAMES = (*(table.name for table in tables.TABLES), CORPUS_ROWS)
+CORPUS_ROWS, SKIPS = "corpus_rows", "skips"
+NAMES = (*(table.name for table in tables.TABLES), CORPUS_ROWS, SKIPS)
 
 
 def register(spark: SparkSession, cfg: Config, *, pushdown: bool = True) -> tuple[str, ...]:
@@ -27,6 +27,7 @@ def register(spark: SparkSession, cfg: Config, *, pushdown: bool = True) -> tupl
         view = _read(spark, lake, table, pushdown)
         view.drop(*table.bytes_columns).createOrReplaceTempView(table.name)
     corpus_rows(spark, Path(cfg.corpus.root)).createOrReplaceTempView(CORPUS_ROWS)
+    skips(spark, Path(cfg.corpus.root)).createOrReplaceTempView(SKIPS)
     return NAMES
 
 
@@ -51,3 +52,11 @@ def corpus_rows(spark: SparkSession, root: Path) -> DataFrame:
     if not exports:
         return spark.createDataFrame([], schema)
     return spark.read.schema(schema).parquet(*(str(corpus.rows_path(root, export_id)) for export_id in exports))
+
+
+def skips(spark: SparkSession, root: Path) -> DataFrame:
+    """The skipped samples of the generation that holds, with their reasons."""
+    digest = skiplist.current_digest(root)
+    if digest is None:
+        return spark.createDataFrame(skiplist.ROWS_SCHEMA.empty_table())
+    return spark.read.schema(from_arrow_schema(skiplist.ROWS_SCHEMA)).parquet(str(skiplist.reasons_path(root, digest)))

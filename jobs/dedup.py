@@ -67,6 +67,18 @@ def _losers(members: DataFrame) -> DataFrame:
         F.col(f"{KEEPER}.{C.IMAGE_ID}").alias(C.KEEPER_ID),
         F.when(same_bytes, F.lit("sha256")).otherwise(F.lit("phash")).alias(C.KIND),
         F.lit(0).alias(C.DISTANCE),
+        _won_by().alias(C.WON_BY),
+    )
+
+
+def _won_by() -> Column:
+    """What decided for the keeper: the first part of the rank in which it and the member differ."""
+    pixels = F.col(C.WIDTH).cast("long") * F.col(C.HEIGHT)
+    return (
+        F.when(F.col(f"{KEEPER}.minus_pixels") != -pixels, F.lit("pixels"))
+        .when(F.col(f"{KEEPER}.minus_bytes") != -F.col(C.BYTE_SIZE), F.lit("bytes"))
+        .when(F.col(f"{KEEPER}.{C.SHA256}") != F.col(C.SHA256), F.lit("sha256"))
+        .otherwise(F.lit("image_id"))
     )
 
 

@@ -188,13 +188,7 @@ def main(spark: SparkSession, cfg: Config) -> StageResult:
         release = _publish(planned, export, entries, released, cfg)
     finally:
         planned.unpersist()
-    stale = known.join(curated.select(C.IMAGE_ID), on=C.IMAGE_ID, how="left_anti").count()
-    notes = {
-        "export": export_id,
-        "shards": str(sum(map(len, entries.values()))),
-        "release": release.release,
-        "no_longer_curated": str(stale),
-    }
+    notes = {"export": export_id, "shards": str(sum(map(len, entries.values()))), "release": release.release}
     rows = sum(total["rows"] for total in totals)
     return StageResult(rows, rows, {}, {tables.CURATED.name: version}, {}, notes)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -12,37 +14,45 @@ from imagelake import columns as C
 from imagelake import delta, ledger, tables
 from imagelake.config import Config, FilterConfig, GeometryConfig
 from imagelake.ledger import StageResult
+from imagelake.predicates import checked
 from imagelake.runner import run, unchanged
 
 MIN_RATIO, MAX_RATIO = 0.5, 2.0
 
 
-def reject_reasons(cfg: FilterConfig, geometry: GeometryConfig) -> Column:
-    """Array of the reasons why a readable sample is out; empty means keep. All that it fails, not only the first."""
+def reject_reasons(cfg: FilterConfig, geometry: GeometryConfig, own: Mapping[str, Column] | None = None) -> Column:
+    """Array of the reasons why a readable sample is out; empty means keep. All that it fails, not only the first.
+
+    own: the predicates of cfg.where, by name.
+    """
     width, height = F.col(C.WIDTH), F.col(C.HEIGHT)
     longer, shorter = F.greatest(width, height), F.least(width, height)
-    rules = [F.when(width.cast("long") * height < cfg.min_pixels, F.lit("below_min_pixels"))]
+    rules = {"below_min_pixels": width.cast("long") * height < cfg.min_pixels}
     if cfg.min_side is not None:
-        rules.append(F.when(shorter < cfg.min_side, F.lit("below_min_side")))
-    out_of_range = F.lit(False)
+        rules["below_min_side"] = shorter < cfg.min_side
+    rules["aspect_ratio"] = F.lit(False)
     if geometry.out_of_range == "drop":
         # In integers: 704 × 352 is inside, whatever a division would round to.
-        out_of_range = (width > MAX_RATIO * height) | (width < MIN_RATIO * height)
+        rules["aspect_ratio"] = (width > MAX_RATIO * height) | (width < MIN_RATIO * height)
     if cfg.max_aspect_ratio is not None:
-        out_of_range = out_of_range | (longer > cfg.max_aspect_ratio * shorter)
-    rules.append(F.when(out_of_range, F.lit("aspect_ratio")))
+        rules["aspect_ratio"] = rules["aspect_ratio"] | (longer > cfg.max_aspect_ratio * shorter)
     if cfg.licenses is not None:
-        permitted = F.coalesce(F.col(C.LICENSE).isin(list(cfg.licenses)), F.lit(False))
-        rules.append(F.when(~permitted, F.lit("license")))
-    return F.array_compact(F.array(*rules))
+        rules["license"] = ~F.coalesce(F.col(C.LICENSE).isin(list(cfg.licenses)), F.lit(False))
+    if cfg.trust:
+        declared = F.coalesce(F.col(C.TRUST), F.array().cast("array<string>"))
+        rules["trust_required"] = F.size(F.array_except(F.array(*map(F.lit, cfg.trust)), declared)) > 0
+    if cfg.min_caption_chars is not None:
+        lengths = F.transform(F.map_values(C.CAPTIONS), lambda text: F.coalesce(F.char_length(text), F.lit(0)))
+        rules["caption_length"] = F.coalesce(F.array_max(lengths), F.lit(0)) < cfg.min_caption_chars
+    return F.array_compact(F.array(*(F.when(fails, F.lit(name)) for name, fails in (rules | dict(own or {})).items())))
 
 
 def rejects(samples: DataFrame, cfg: FilterConfig, geometry: GeometryConfig) -> DataFrame:
-    """samples -> rejects: one row per reason."""
+    """samples -> rejects: one row per reason. Raises ConfigError for a predicate of cfg.where that is none over samples."""
     facts = F.concat_ws(" ", F.concat(F.col(C.WIDTH), F.lit("×"), F.col(C.HEIGHT)), F.concat(F.lit("license "), F.col(C.LICENSE)))
     return (
         samples.where(F.col(C.DEFECT).isNull())
-        .withColumn(C.REASON, F.explode(reject_reasons(cfg, geometry)))
+        .withColumn(C.REASON, F.explode(reject_reasons(cfg, geometry, checked(samples, cfg.where, "filter.where"))))
         .select(
             C.IMAGE_ID,
             C.SOURCE,
@@ -55,6 +65,23 @@ def rejects(samples: DataFrame, cfg: FilterConfig, geometry: GeometryConfig) -> 
     )
 
 
+def what_if(spark: SparkSession, now: Config, then: Config) -> list[dict[str, Any]]:
+    """What other rules would change, by source: samples, kept now, kept then, newly out and newly in. Reads columns; writes nothing."""
+    samples = delta.read(spark, Path(now.lake.root), tables.SAMPLES).drop(C.IMAGE).where(F.col(C.DEFECT).isNull())
+    kept = [
+        F.size(reject_reasons(cfg.filter, cfg.geometry, checked(samples, cfg.filter.where, "filter.where"))) == 0 for cfg in (now, then)
+    ]
+    both = samples.select(C.SOURCE, kept[0].alias("now"), kept[1].alias("then"))
+    counts = both.groupBy(C.SOURCE).agg(
+        F.count(F.lit(1)).alias("samples"),
+        F.count_if("now").alias("kept_now"),
+        F.count_if("then").alias("kept_then"),
+        F.count_if(F.col("now") & ~F.col("then")).alias("newly_out"),
+        F.count_if(F.col("then") & ~F.col("now")).alias("newly_in"),
+    )
+    return [row.asDict() for row in counts.orderBy(C.SOURCE).collect()]
+
+
 def main(spark: SparkSession, cfg: Config) -> StageResult:
     lake = Path(cfg.lake.root)
     read = {tables.SAMPLES.name: delta.version(lake, tables.SAMPLES)}
@@ -62,7 +89,7 @@ def main(spark: SparkSession, cfg: Config) -> StageResult:
         return StageResult(nothing_to_do=True)
     samples = delta.read(spark, lake, tables.SAMPLES, read[tables.SAMPLES.name]).drop(C.IMAGE)
     version = delta.replace(rejects(samples, cfg.filter, cfg.geometry), lake, tables.REJECTS, where="stage = 'filter'")
-    found = reject_reasons(cfg.filter, cfg.geometry).alias("reasons")
+    found = reject_reasons(cfg.filter, cfg.geometry, checked(samples, cfg.filter.where, "filter.where")).alias("reasons")
     counts = samples.where(F.col(C.DEFECT).isNull()).groupBy(found).count().collect()
     reasons: Counter[str] = Counter()
     for row in counts:

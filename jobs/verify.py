@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from imagelake import buckets, corpus, ledger, mds, progress
+from imagelake import buckets, corpus, ledger, mds, progress, skipcheck, skiplist
 from imagelake.config import Config
 from imagelake.corpus import BucketSummary, Release
 from imagelake.errors import ImagelakeError
@@ -48,11 +48,8 @@ def check_corpus(
     root, started = Path(root), time.monotonic()
     release = corpus.read_release(root)
     report = VerifyReport(str(root), release.release, decode, max_faults)
-    tasks = [
-        task
-        for name, entries in _indexes(root, release, report).items()
-        for task in _tasks(root, release, name, entries, decode, max_faults, report)
-    ]
+    indexes = _indexes(root, release, report)
+    tasks = [task for name, entries in indexes.items() for task in _tasks(root, release, name, entries, decode, max_faults, report)]
     results: dict[tuple[str, str], ShardResult] = {}
     for result in _run(tasks, workers):
         results[result.task.bucket, result.task.shard] = result
@@ -66,6 +63,7 @@ def check_corpus(
         report.add(Fault("rows_total", f"{report.images} samples in the shards, {release.rows} by the release"))
     _check_unique(results, release, report)
     _check_rows(root, release, results, report)
+    _check_skips(root, indexes, report)
     _check_files(root, release, results, report)
     report.sort()
     report.seconds = time.monotonic() - started
@@ -221,13 +219,23 @@ def _read_rows(file: Path) -> Iterator[tuple[tuple[str, str], npt.NDArray[np.int
             yield (bucket, shard), index[codes == code], hashes[codes == code]
 
 
+def _check_skips(root: Path, indexes: dict[str, list[dict[str, Any]]], report: VerifyReport) -> None:
+    generation, faults = skipcheck.check(root, indexes)
+    for fault in faults:
+        report.add(fault)
+    if generation is not None:
+        report.skips = generation.digest
+        report.skipped = sum(len(found.skipped) for found in generation.lists.values())
+
+
 def _check_files(root: Path, release: Release, results: dict[tuple[str, str], ShardResult], report: VerifyReport) -> None:
     """No file that readers would take for an index or a stream; what nothing names is noted."""
     named = {root / corpus.RELEASE} | {Path(result.task.path) for result in results.values()}
     named |= {root / bucket / mds.INDEX for bucket in release.buckets}
-    rows = [corpus.rows_path(root, export) for export in release.exports]
+    named |= {skiplist.sidecar(root, f"{result.task.bucket}/{result.task.shard}") for result in results.values()}
+    folders = [*(corpus.rows_path(root, export) for export in release.exports), root / skiplist.FOLDER]
     for path in root.rglob("*"):
-        if path in named or not path.is_file() or any(path == row or row in path.parents for row in rows):
+        if path in named or not path.is_file() or any(path == folder or folder in path.parents for folder in folders):
             continue
         relative = path.relative_to(root).as_posix()
         if path.name.endswith(mds.INDEX):
@@ -238,13 +246,14 @@ def _check_files(root: Path, release: Release, results: dict[tuple[str, str], Sh
 
 
 def main(cfg: Config) -> StageResult:
-    """Verify the corpus unless this release was verified before; `imagelake verify` reads it again whenever it is asked."""
+    """Verify the corpus unless this release was verified before with these skip lists; `imagelake verify` reads it at any time."""
     root = Path(cfg.corpus.root)
     if not corpus.is_released(root):
         return StageResult(nothing_to_do=True)  # nothing was kept, so nothing was exported
     release = corpus.read_release(root)
+    state = {"release": release.release, "skips": skiplist.current_digest(root) or ""}
     last = ledger.last_good(Path(cfg.lake.root), "verify")
-    if last is not None and last["notes"].get("release") == release.release:
+    if last is not None and last["notes"] == state:
         return StageResult(nothing_to_do=True)
     with progress.meter("verify", total=release.rows) as meter:
         report = check_corpus(root, workers=cfg.verify.workers, on_progress=lambda images, _: meter.add(images))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,6 +47,20 @@ def _logs_as_they_were() -> Iterator[None]:
     """Logging set up in one test must not write to the stream that was captured there."""
     yield
     structlog.reset_defaults()
+
+
+@pytest.fixture
+def closed_datasets() -> Iterator[None]:
+    """Close what the test's datasets hold open. Upstream does so when the process ends; until then each one keeps a dozen descriptors, and
+    above 1,024 of them Spark's driver can't wait for its sockets."""
+    yield
+    from streaming.base.shared import SharedMemory
+
+    gc.collect()
+    for block in [found for found in gc.get_objects() if isinstance(found, SharedMemory)]:
+        with contextlib.suppress(BufferError):
+            block.cleanup()
+        atexit.unregister(block.cleanup)
 
 
 @pytest.fixture

@@ -4,7 +4,8 @@ SELECT
   keeper.source AS keeper_source,
   keeper.source_key AS keeper_key,
   count(*) + 1 AS members,
-  sort_array(collect_list(concat(member.source, '/', member.source_key, ' (', duplicates.kind, ')'))) AS losers
+  sort_array(collect_list(concat(
+    member.source, '/', member.source_key, ' (', duplicates.kind, ' ', duplicates.distance, ', lost by ', duplicates.won_by, ')'))) AS losers
 FROM duplicates
 JOIN samples AS keeper ON keeper.image_id = duplicates.keeper_id
 JOIN samples AS member ON member.image_id = duplicates.image_id

@@ -105,7 +105,7 @@ def test_a_second_run_changes_nothing_and_says_so(demo: Chain) -> None:
     release = (demo.corpus / "release.json").read_bytes()
     again = demo.run()
     assert again.returncode == 0, again.stderr[-4000:]
-    assert again.stdout.count("nothing to do") == 9
+    assert again.stdout.count("nothing to do") == 10
     assert (demo.corpus / "release.json").read_bytes() == release
     assert content(demo.cfg) == before and shard_digests(demo.corpus) == shards
 
@@ -148,21 +148,39 @@ def test_a_source_that_is_declared_otherwise_later_is_refused(demo: Chain, tmp_p
     assert done.returncode == 2 and "'web'" in done.stderr, done.stderr[-2000:]
 
 
-def test_a_stricter_filter_by_spark_submit_takes_pictures_out_and_a_laxer_one_brings_them_back(
-    demo: Chain, demo_sources: Path, tmp_path: Path
+def yielded(corpus: Path) -> set[str]:
+    """The ids that a trainer gets in one epoch."""
+    from imagelake.loader import CorpusDataset
+
+    return {sample["id"] for sample in CorpusDataset(corpus, batch_size=1, decode_images=False)}
+
+
+def test_a_stricter_filter_by_spark_submit_takes_pictures_from_trainers_and_a_laxer_one_gives_them_back(
+    demo: Chain, tmp_path: Path
 ) -> None:
     chain = Chain(tmp_path, demo.sources)
     subprocess.run(["cp", "-r", str(demo.root / "lake"), str(demo.root / "corpus"), str(tmp_path)], check=True)
-    before = content(chain.cfg)
+    before, shards = content(chain.cfg), shard_digests(chain.corpus)
     spark_submit = Path(demo.command()[0]).parent / "spark-submit"
     strict = [*chain.arguments, "--set", "filter.min_pixels=400000"]
-    for job in ("filter", "dedup", "curate"):
+    for job in ("filter", "dedup", "curate", "skips"):
         done = subprocess.run(
             [str(spark_submit), f"jobs/{job}.py", *strict], cwd=PROJECT, capture_output=True, text=True, env=environment(), check=False
         )
         assert done.returncode == 0, (job, done.stderr[-3000:])
     fewer = content(chain.cfg)
     assert 0 < len(fewer) < len(before)
+    assert yielded(chain.corpus) == {row[0] for row in fewer}
+    verified = chain.call("verify", str(chain.corpus), "--json")
+    assert verified.returncode == 0 and json.loads(verified.stdout)["skipped"] == len(before) - len(fewer)
+    (gone, *_) = {row[0] for row in before} - {row[0] for row in fewer}
+    explained = chain.call("skips", str(chain.corpus), "--explain", gone)
+    assert explained.returncode == 0 and "filter:below_min_pixels" in explained.stdout
+
+    done = chain.run()
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert content(chain.cfg) == before and shard_digests(chain.corpus) == shards
+    assert yielded(chain.corpus) == {row[0] for row in before}
 
 
 @pytest.mark.parametrize("table", ["samples", "curated.lance"])

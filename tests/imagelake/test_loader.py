@@ -20,6 +20,7 @@ from imagelake.errors import ConfigError, ImagelakeError
 from imagelake.loader import CorpusDataset, select
 from tests.corpus_fixture import ROWS, SHAPES, jpeg_bytes, make_corpus, sample
 
+pytestmark = pytest.mark.usefixtures("closed_datasets")
 EVERY_ID = {sample(bucket, number, image=b"")["id"] for bucket, count in ROWS.items() for number in range(count)}
 
 

@@ -102,6 +102,13 @@ def test_each_picture_has_the_keeper_that_the_rules_give(found: dict[str, tuple[
     assert found.get(image_id) == EXPECTED.get(image_id)
 
 
+def test_it_is_told_what_decided_for_the_keeper(spark: SparkSession) -> None:
+    rows = job.duplicates(samples_frame(spark, ROWS).drop(C.IMAGE)).collect()
+    told = {row[C.IMAGE_ID]: row[C.WON_BY] for row in rows}
+    expected = {"small": "pixels", "wide": "bytes", "sha f": "sha256", "bytes 2": "image_id", "chain B": "pixels"}
+    assert {image_id: told[image_id] for image_id in expected} == expected
+
+
 def test_keepers_are_no_losers_themselves(found: dict[str, tuple[str, str]]) -> None:
     assert {keeper for keeper, _ in found.values()}.isdisjoint(found)
 

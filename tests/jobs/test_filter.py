@@ -8,8 +8,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from imagelake import columns as C
-from imagelake import delta, ledger, tables
+from imagelake import config, delta, ledger, tables
 from imagelake.config import Config, FilterConfig, GeometryConfig
+from imagelake.errors import ConfigError
 from jobs import filter as job
 from tests.lake_fixture import executed_plan, sample, samples_frame, table_frame
 
@@ -128,3 +129,40 @@ def note(root: Path, cfg: Config, result: ledger.StageResult) -> None:
 
     ledger.record(root, run_id=ledger.new_run_id(), stage="filter", status="ok", started_at=datetime.now(UTC), seconds=1, result=result,
                   config_digest=cfg.digest(), stage_digest=cfg.digest(["filter", "geometry"]))  # fmt: skip
+
+
+def test_rules_of_trust_captions_and_ones_own(spark: SparkSession) -> None:
+    rows = [
+        sample("trusted", trust=["nsfw_filtered", "deduplicated"], captions={"alt": "a long caption", "seo": None}),
+        sample("untrusted", trust=["deduplicated"], captions={"alt": "short"}),
+        sample("silent", trust=None, captions={"alt": None}, format="gif"),
+        sample("bare", trust=["nsfw_filtered"], captions={}, license=None),
+    ]
+    frame = samples_frame(spark, rows)
+    own = {"gif": "format = 'gif'", "foreign": "license <> 'CC0-1.0'"}
+    assert reasons(frame, trust=("nsfw_filtered",), min_caption_chars=6, where=own) == {
+        "untrusted": ["caption_length", "trust_required"],
+        "silent": ["caption_length", "gif", "trust_required"],
+        "bare": ["caption_length"],
+    }
+
+
+@pytest.mark.parametrize("predicate", ["no_such_column = 1", "format ="])
+def test_a_predicate_that_is_none_names_its_key(samples: DataFrame, predicate: str) -> None:
+    with pytest.raises(ConfigError, match=r"filter\.where\.bad: "):
+        reasons(samples, where={"bad": predicate})
+
+
+def test_a_rule_of_ones_own_can_not_take_a_name_that_is_built_in() -> None:
+    with pytest.raises(ConfigError, match=r"filter\.where: .*license: the name of a rule that is built in"):
+        config.load(overrides=["filter.where.license='true'"])
+
+
+def test_what_if_tells_and_writes_nothing(spark: SparkSession, lake: Config) -> None:
+    root = Path(lake.lake.root)
+    rows = [shape(384, 384), shape(600, 600), shape(300, 300), sample("unreadable", width=None, height=None, defect="truncated")]
+    delta.append(samples_frame(spark, [row | {"source": "one"} for row in rows]), root, tables.SAMPLES, batch="a")
+    then = lake.model_copy(update={"filter": FilterConfig(min_pixels=500 * 500)})
+    assert job.what_if(spark, lake, then) == [{"source": "one", "samples": 3, "kept_now": 2, "kept_then": 1, "newly_out": 1, "newly_in": 0}]
+    assert job.what_if(spark, then, lake)[0]["newly_in"] == 1
+    assert delta.version(root, tables.REJECTS) == -1

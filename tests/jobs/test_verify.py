@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import xxhash
 from PIL import Image
 
-from imagelake import corpus, mds
+from imagelake import corpus, mds, skiplist
 from imagelake.corpus import BucketSummary
 from imagelake.errors import ConfigError, GateError
+from imagelake.skiplist import SkipList
 from imagelake.verifyreport import gate
 from jobs import verify
 from jobs.verify import check_corpus
@@ -341,3 +343,72 @@ def test_the_report_is_json_and_text_and_keeps_count_beyond_its_limit(root: Path
     text = report.to_text(limit=2)
     assert f"{shards} faults: shard_hash {shards}" in text
     assert f"{shards - 2} more" in text
+
+
+def skip(root: Path, *places: tuple[str, int]) -> None:
+    """Publish skip lists of (shard, index), with their reasons."""
+    lists, rows = {}, []
+    for name in sorted({name for name, _ in places}):
+        bucket, basename = "/".join(name.split("/")[:2]), name.split("/", 2)[2]
+        entry = next(entry for entry in mds.read_index(root / bucket) if entry["raw_data"]["basename"] == basename)
+        indices = sorted(index for found, index in places if found == name)
+        lists[name] = SkipList(entry["samples"], entry["raw_data"]["bytes"], 1, np.array(indices, np.int64))
+        tier, key = corpus.split_bucket(bucket)
+        rows += [{"image_id": "x", "tier": tier, "bucket": key, "shard": basename, "index": index, "reasons": ["r"]} for index in indices]
+    digest = skiplist.write_pack(root, lists)
+    pq.write_table(pa.Table.from_pylist(rows, skiplist.ROWS_SCHEMA), skiplist.reasons_path(root, digest))
+    skiplist.publish(root, digest)
+
+
+def test_sound_skip_lists_are_counted(root: Path) -> None:
+    skip(root, (f"{BUCKET}/{SHARD}", 0), (f"{BUCKET}/{SHARD}", 2), ("1024/1.000/export_b/shard.00000.mds", 1))
+    report = check_corpus(root, workers=1)
+    assert (report.faults, report.notes, report.skipped, report.skips) == ([], [], 3, skiplist.current_digest(root))
+    assert "3 of them skipped" in report.to_text()
+
+
+def foreign_sidecar(root: Path) -> None:
+    other = root / BUCKET / "export_a/shard.00000.mds.skip"
+    other.write_bytes((root / BUCKET / f"{SHARD}.skip").read_bytes())
+
+
+def flip(path: Path, place: int) -> None:
+    patch(path, lambda data: data.__setitem__(place, data[place] ^ 1))
+
+
+SKIP_FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a byte of the pack": (lambda root: flip(next((root / "skips").glob("*.pack")), 40), "skips_unreadable"),
+    "a lost pack": (lambda root: next((root / "skips").glob("*.pack")).unlink(), "skips_unreadable"),
+    "a pointer to nothing": (lambda root: (root / "skips/current").write_text("0" * 32), "skips_unreadable"),
+    "a byte of a list beside its shard": (lambda root: flip(root / BUCKET / f"{SHARD}.skip", -1), "skips_sidecar"),
+    "a lost list beside its shard": (lambda root: (root / BUCKET / f"{SHARD}.skip").unlink(), "skips_sidecar"),
+    "a list beside another shard": (foreign_sidecar, "skips_sidecar"),
+    "lost reasons": (lambda root: next((root / "skips").glob("*.parquet")).unlink(), "skips_reasons"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", SKIP_FAULTS)
+def test_each_fault_of_skip_lists_is_named(root: Path, fault: str) -> None:
+    skip(root, (f"{BUCKET}/{SHARD}", 0))
+    plant, kind = SKIP_FAULTS[fault]
+    plant(root)
+    assert kinds_of(root) == {kind}
+
+
+def test_lists_and_reasons_that_differ_are_named(root: Path) -> None:
+    skip(root, (f"{BUCKET}/{SHARD}", 0), (f"{BUCKET}/{SHARD}", 1))
+    path = next((root / "skips").glob("*.parquet"))
+    table = pq.read_table(path)
+    pq.write_table(table.slice(0, 1), path)
+    (fault,) = check_corpus(root, workers=1).faults
+    assert (fault.kind, fault.detail) == ("skips_reasons", "sample 1 is skipped without a reason")
+
+
+def test_skip_lists_of_a_shard_that_is_another_now_are_named(root: Path) -> None:
+    skip(root, (f"{BUCKET}/{SHARD}", 0))
+    name, found = next(iter(skiplist.read(root).lists.items()))
+    wrong = SkipList(found.samples, found.shard_bytes + 1, 1, found.skipped)
+    digest = skiplist.write_pack(root, {name: wrong})
+    shutil.copy(next((root / "skips").glob("*.parquet")), skiplist.reasons_path(root, digest))
+    skiplist.publish(root, digest)
+    assert kinds_of(root) == {"skips_shard"}
