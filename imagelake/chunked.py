@@ -40,7 +40,8 @@ def generate_work(dataset: Any, world: World, epoch: int, sample_in_epoch: int) 
     padded = np.concatenate([steps, np.full((missing, *steps.shape[1:]), -1, np.int64)])
     # A rank's batches go to its workers in turn.
     by_worker = padded.reshape(-1, world.workers_per_rank, world.num_nodes, world.ranks_per_node, batch)
-    return by_worker.transpose(2, 3, 1, 0, 4)
+    work: Ids = by_worker.transpose(2, 3, 1, 0, 4)
+    return work
 
 
 def chunks(dataset: Any, epoch: int) -> Ids:

@@ -50,6 +50,7 @@ def show_kept(shard: MDSReader, found: SkipList) -> None:
     """Make a reader show the kept samples only. Raises SkipListError when the list is another shard's."""
     found.require_shard(shard.raw_data.basename, shard.samples, shard.raw_data.bytes)
     shard.__class__ = SkippingReader
+    assert isinstance(shard, SkippingReader)
     # How many kept samples stand before each skipped one: as many skipped ones come before the n-th kept as have at most n.
     shard._before = (found.skipped - np.arange(len(found.skipped))).astype(np.uint32)
     shard.samples -= len(found.skipped)
@@ -61,7 +62,7 @@ def kept_shards(shards: Iterable[Reader], list_of: Callable[[str], SkipList | No
     Raises ConfigError when nothing is left of `name`, SkipListError for a list that does not fit.
     """
     digest = hashlib.sha256()
-    kept = []
+    kept: list[Reader] = []
     for shard in shards:
         assert isinstance(shard, MDSReader)
         found = list_of(shard.raw_data.basename)
@@ -87,7 +88,7 @@ def _sidecar(stream: Stream, basename: str) -> SkipList | None:
 
 def _get_kept_shards(stream: Stream, get_shards: Callable[..., list[Reader]], world: World, allow_unsafe_types: bool) -> list[Reader]:
     shards, digest = kept_shards(get_shards(world, allow_unsafe_types), functools.partial(_sidecar, stream), str(stream.local))
-    stream.skip_digest = digest
+    stream.skip_digest = digest  # type: ignore[attr-defined]
     return shards
 
 
@@ -109,7 +110,7 @@ class CheckedSkips:
     `on_changed_skips`: what a resume under other lists does: "raise" (default) or "restart" the epoch under the new ones.
     """
 
-    streams: list[Any]
+    streams: Any
     on_changed_skips: str
 
     def check_choice(self, on_changed_skips: str) -> None:

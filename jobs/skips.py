@@ -8,6 +8,7 @@ whole under its digest before a pointer names it; the one before stays, so that 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from imagelake import columns as C
-from imagelake import corpus, delta, lance_source, mds, skiplist, tables
+from imagelake import corpus, delta, lance_source, ledger, mds, skiplist, tables
 from imagelake.config import Config
 from imagelake.errors import ConfigError, ImagelakeError
 from imagelake.ledger import StageResult
 from imagelake.predicates import checked
-from imagelake.runner import run
+from imagelake.runner import run, unchanged
 from imagelake.skiplist import SkipList
 from imagelake.views import corpus_rows
 
@@ -87,34 +88,52 @@ def versions(lake: Path) -> dict[str, int]:
     return by_delta | {tables.CURATED.name: lance.version(lake, tables.CURATED)}
 
 
+def all_curated(lake: Path, release: corpus.Release, read: Mapping[str, int]) -> bool:
+    """Whether each exported picture is curated, by counts alone: an export of this version holds every curated picture once, so it holds
+    no other when it holds as many."""
+    from imagelake import lance
+
+    exported = release.created_from.get(tables.CURATED.name) == read[tables.CURATED.name]
+    return exported and lance.open_table(lake, tables.CURATED).count_rows() == release.rows
+
+
 def main(spark: SparkSession, cfg: Config) -> StageResult:
-    root = Path(cfg.corpus.root)
-    read = versions(Path(cfg.lake.root))
+    lake, root = Path(cfg.lake.root), Path(cfg.corpus.root)
+    read = versions(lake)
     if not corpus.is_released(root) or read[tables.CURATED.name] < 0:
         return StageResult(nothing_to_do=True)
-    release = corpus.read_release(root)
+    release, holds = corpus.read_release(root), skiplist.read(root)
+    last, state = ledger.last_good(lake, "skips"), {"release": release.release, "skips": holds.digest}
+    if unchanged(cfg, "skips", read) and last is not None and last["notes"] == state and not ledger.last_failed(lake, "skips"):
+        return StageResult(nothing_to_do=True)
+    if not holds.digest and not cfg.skips.where and all_curated(lake, release, read):
+        return StageResult(release.rows, release.rows, {}, read, {}, state)
     rows = corpus_rows(spark, root)
     found = skipped(rows, reasons_of(spark, cfg, rows, read)).persist(StorageLevel.DISK_ONLY)
     try:
-        before = skiplist.read(root)
-        if skiplist.digest_of_pack(skiplist.pack(lists(found, root, release, before.number))) == before.digest:
-            skiplist.publish(root, before.digest)  # an interrupted run may have left a sidecar out
-            return StageResult(nothing_to_do=True)
-        new = lists(found, root, release, before.number + 1)
-        if not new and not before.digest:
-            return StageResult(nothing_to_do=True)
         counts = by_reason(found)
         if counts.get(NOT_CURATED) == release.rows:
-            raise ConfigError(
-                f"lake.root {cfg.lake.root}: none of the {release.rows} pictures of {root} is in this lake, so it is another one's"
-            )
-        digest = skiplist.write_pack(root, new)
-        found.write.mode("overwrite").parquet(str(skiplist.reasons_path(root, digest)))
-        skiplist.publish(root, digest)
+            raise ConfigError(f"lake.root {lake}: none of the {release.rows} pictures of {root} is in this lake, so it is another one's")
+        digest = _publish(found, root, release, holds)
+        total = found.count()
     finally:
         found.unpersist()
-    total = sum(len(entry.skipped) for entry in new.values())
-    return StageResult(release.rows, release.rows - total, counts, read, {}, {"skips": digest, "shards": str(len(new))})
+    return StageResult(release.rows, release.rows - total, counts, read, {}, state | {"skips": digest})
+
+
+def _publish(found: DataFrame, root: Path, release: corpus.Release, holds: skiplist.Generation) -> str:
+    """Make the lists of `found` those that hold; returns their digest, "" while there were never any."""
+    same = lists(found, root, release, holds.number)
+    if not same and not holds.digest:
+        return ""
+    if skiplist.digest_of_pack(skiplist.pack(same)) != holds.digest:
+        new = {name: replace(entry, generation=holds.number + 1) for name, entry in same.items()}
+        digest = skiplist.write_pack(root, new)
+        found.write.mode("overwrite").parquet(str(skiplist.reasons_path(root, digest)))
+    else:
+        digest = holds.digest  # an interrupted run may have left a list beside its shard out
+    skiplist.publish(root, digest)
+    return digest
 
 
 def by_reason(skipped: DataFrame) -> dict[str, int]:

@@ -258,7 +258,7 @@ def main(cfg: Config) -> StageResult:
     with progress.meter("verify", total=release.rows) as meter:
         report = check_corpus(root, workers=cfg.verify.workers, on_progress=lambda images, _: meter.add(images))
     gate(report)
-    return StageResult(report.images, report.images, notes={"release": report.release})
+    return StageResult(report.images, report.images, notes=state)
 
 
 if __name__ == "__main__":

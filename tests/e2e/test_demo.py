@@ -81,7 +81,7 @@ def test_losers_captions_are_united_into_the_keepers(spark: SparkSession, demo: 
 
 def test_every_stage_left_a_ledger_row_that_adds_up(demo: Chain) -> None:
     first = {row["stage"]: row for row in reversed(demo.ledger()) if row["status"] == "ok"}
-    assert set(first) == {"ingest", "filter", "dedup", "curate", "caption", "annotate", "index", "export", "verify"}
+    assert set(first) == {"ingest", "filter", "dedup", "curate", "caption", "annotate", "index", "export", "skips", "verify"}
     assert len({row["config_digest"] for row in first.values()}) == 1
     for stage in ("ingest", "dedup", "curate", "caption"):
         assert first[stage]["rows_in"] == first[stage]["kept"] + sum(first[stage]["rejected"].values()), stage

@@ -271,7 +271,11 @@ def ranks(root: Path, folder: Path, *skips: str) -> list[subprocess.CompletedPro
         )
         for rank in range(2)
     ]  # fmt: skip
-    outputs = [process.communicate(timeout=120) for process in started]
+    try:
+        outputs = [process.communicate(timeout=120) for process in started]
+    finally:
+        for process in started:
+            process.kill()
     return [subprocess.CompletedProcess("rank", p.returncode, *output) for p, output in zip(started, outputs, strict=True)]
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from imagelake import corpus, delta, lance, skiplist, tables
+from imagelake import corpus, delta, lance, runner, skiplist, tables
 from imagelake.config import Config
 from imagelake.errors import ConfigError
+from imagelake.ledger import StageResult
+from imagelake.stages import stage
 from jobs import skips as job
 from tests.corpus_fixture import EXPORTS, make_corpus
 from tests.lake_fixture import append_curated, curated, table_frame
@@ -32,6 +35,11 @@ def with_where(cfg: Config, **where: str) -> Config:
     return cfg.model_copy(update={"skips": cfg.skips.model_copy(update={"where": where})})
 
 
+def run(spark: SparkSession, cfg: Config) -> StageResult:
+    """With its ledger row, and the check that follows it."""
+    return runner.execute(stage("skips"), cfg, spark)
+
+
 def reasons(cfg: Config) -> dict[str, list[str]]:
     """What the table of the generation that holds says, after its lists were found to say the same."""
     root = Path(cfg.corpus.root)
@@ -44,7 +52,8 @@ def reasons(cfg: Config) -> dict[str, list[str]]:
 
 def test_what_left_curated_is_skipped_with_its_reasons(spark: SparkSession, exported: Config) -> None:
     root, (lost, rejected, both, vanished, *_) = Path(exported.lake.root), ids(exported)
-    assert job.main(spark, exported).nothing_to_do
+    assert run(spark, exported).kept == 26
+    assert run(spark, exported).nothing_to_do
     assert not (Path(exported.corpus.root) / skiplist.FOLDER).exists()
     losers = [{"image_id": image_id, "keeper_id": ids(exported)[-1], "kind": "phash", "distance": 0} for image_id in (lost, both)]
     delta.append(table_frame(spark, tables.DUPLICATES, losers), root, tables.DUPLICATES, batch="d")
@@ -55,7 +64,7 @@ def test_what_left_curated_is_skipped_with_its_reasons(spark: SparkSession, expo
     delta.append(table_frame(spark, tables.REJECTS, rules), root, tables.REJECTS, batch="r")
     lance.delete_ids(root, tables.CURATED, [lost, rejected, both, vanished])
 
-    result = job.main(spark, exported)
+    result = run(spark, exported)
     assert reasons(exported) == {
         lost: ["superseded"],
         rejected: ["filter:aspect_ratio", "filter:license"],
@@ -64,7 +73,10 @@ def test_what_left_curated_is_skipped_with_its_reasons(spark: SparkSession, expo
     }
     assert (result.rows_in, result.kept) == (26, 22)
     assert result.rejected == {"superseded": 2, "filter:license": 2, "filter:aspect_ratio": 1, "not_curated": 1}
-    assert job.main(spark, exported).nothing_to_do
+    digest = skiplist.current_digest(Path(exported.corpus.root))
+    assert run(spark, exported).nothing_to_do
+    shutil.rmtree(root / tables.RUNS.path)
+    assert job.main(spark, exported).notes["skips"] == digest, "a repeat without its ledger row made another generation"
 
 
 def test_a_predicate_skips_what_it_is_true_for_and_withdrawn_shows_it_again(spark: SparkSession, exported: Config) -> None:
@@ -125,6 +137,16 @@ def test_another_lake_skips_nothing(spark: SparkSession, exported: Config) -> No
     with pytest.raises(ConfigError, match="none of the 26 pictures"):
         job.main(spark, exported)
     assert skiplist.current_digest(Path(exported.corpus.root)) is None
+
+
+def test_counts_spare_the_query_only_where_they_prove_that_nothing_is_gone(spark: SparkSession, exported: Config) -> None:
+    lake, root = Path(exported.lake.root), Path(exported.corpus.root)
+    release = corpus.read_release(root)
+    current = {tables.CURATED.name: lance.version(lake, tables.CURATED)}
+    assert not job.all_curated(lake, release, current), "a version after the export proves nothing"
+    made_of_it = release.model_copy(update={"created_from": current})
+    assert job.all_curated(lake, made_of_it, current)
+    assert not job.all_curated(lake, made_of_it.model_copy(update={"rows": 27}), current)
 
 
 def test_without_a_corpus_there_is_nothing_to_skip(spark: SparkSession, lake: Config) -> None:
