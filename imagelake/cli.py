@@ -88,17 +88,20 @@ def _print_plan(cfg: Config) -> None:
     console = query.console(sys.stdout)
     assert cfg.sources is not None
     hints: list[str] = []
+    every: list[object] = []
     pinned = deltalog.read(Path(cfg.lake.root), tables.SOURCE_FILES)
     sources = Table("source", "format", "files", "bytes", "new", "known", "changed", "gone", title=f"sources of {cfg.sources}")
     for spec in load_sources(Path(cfg.sources)):
         files = list_files(spec)
         found = compare([spec], files, pinned)
+        every += importlib.import_module(stage("ingest").module).new_files(found)  # refuses what the run would refuse
         counts = (len(part) for part in (found.new, found.known, found.changed, found.gone))
         sources.add_row(spec.name, spec.format, str(len(files)), f"{sum(file.size for file in files):,}", *map(str, counts))
         hints += unread_metadata(spec, files)
     console.print(sources)
     for hint in hints:
         console.print(f"hint: {hint}")
+    console.print(f"new files to ingest: {len(every)}; without any, stages run only where their settings changed or a run was interrupted")
     stages = Table("stage", "does", "last good run", title=f"lake {cfg.lake.root}, corpus {cfg.corpus.root}, config {cfg.digest()}")
     for step in STAGES:
         last = ledger.last_good(Path(cfg.lake.root), step.name)
@@ -114,12 +117,6 @@ def _stage_command(step: Stage) -> None:
     app.command(step.name)(command)
 
 
-for _step in STAGES:
-    if _step.name not in ("filter", "verify", "skips"):
-        _stage_command(_step)
-
-
-@app.command("filter")
 def filter_(
     config: ConfigFiles = None,
     set_: Overrides = None,
@@ -143,14 +140,13 @@ def _filter(cfg: Config, then: Config, only_ask: bool) -> int:
         rows = importlib.import_module(stage("filter").module).what_if(spark, cfg, then)
     finally:
         spark.stop()
-    table = Table("source", "samples", "kept now", "kept then", "newly out", "newly in", title="nothing was written")
+    table = Table("source", "readable samples", "kept now", "kept then", "newly out", "newly in", title="nothing was written")
     for row in rows:
         table.add_row(*map(str, row.values()))
     query.console(sys.stdout).print(table)
     return EXIT_OK
 
 
-@app.command()
 def verify(
     corpus: Annotated[Path | None, typer.Argument(help="The corpus; default: corpus.root of the configuration.")] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
@@ -173,7 +169,6 @@ def _verify(corpus: Path | None, as_json: bool, files: list[Path] | None, overri
     return EXIT_OK if report.ok else EXIT_GATE
 
 
-@app.command()
 def skips(
     corpus: Annotated[Path | None, typer.Argument(help="The corpus; default: corpus.root of the configuration.")] = None,
     explain: Annotated[str | None, typer.Option("--explain", metavar="ID", help="Say why a sample is or is not skipped.")] = None,
@@ -205,12 +200,22 @@ def _skips(corpus: Path | None, explain: str | None, dry_run: bool, files: list[
     table = Table("tier", "bucket", "reason", "samples", title=f"would be skipped in {root}")
     spark = session.build(cfg.spark)
     try:
-        for row in importlib.import_module(stage("skips").module).preview(spark, cfg):
-            table.add_row(*(str(value) for value in row.values()))
+        rows, released = importlib.import_module(stage("skips").module).preview(spark, cfg)
     finally:
         spark.stop()
+    for row in rows:
+        table.add_row(*map(str, row.values()))
     query.console(sys.stdout).print(table)
+    print(f"{released} samples that are skipped now would be trained on again")
     return EXIT_OK
+
+
+_OWN_COMMANDS: dict[str, Callable[..., None]] = {"filter": filter_, "skips": skips, "verify": verify}
+for _step in STAGES:
+    if _step.name in _OWN_COMMANDS:
+        app.command(_step.name)(_OWN_COMMANDS[_step.name])
+    else:
+        _stage_command(_step)
 
 
 @app.command()

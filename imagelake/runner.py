@@ -74,6 +74,8 @@ def execute(step: Stage, cfg: Config, spark: SparkSession | None = None, main: M
     main = main or importlib.import_module(step.module).main
     run_id, started_at, clock = ledger.new_run_id(), datetime.now(UTC), time.monotonic()
     lake, log = Path(cfg.lake.root), logs.logger()
+    if step.reads is not None and not lake.is_dir():
+        raise ConfigError(f"lake.root: {lake} does not exist; `imagelake ingest` makes it")
     if step.reads is not None and not (lake / tables.named(step.reads).path).is_dir():
         first = f"`imagelake {writer_of(step.reads)}` first"
         log.info("nothing_to_do", stage=step.name, why=f"lake.root {lake} has no table {step.reads} yet: {first}")

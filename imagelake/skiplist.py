@@ -216,7 +216,8 @@ def explain(root: Path, image_id: str) -> list[str]:
     places = [row for file in files for row in pq.read_table(file, filters=filters, partitioning=None).to_pylist()]
     if not places:
         raise ConfigError(
-            f"{image_id}: no sample of {root}; `imagelake sql \"SELECT * FROM rejects WHERE image_id = '{image_id}'\"` may say why"
+            f"{image_id}: no sample of {root}. If its lake knows it, `imagelake sql --set lake.root=…` says why it was not exported: "
+            f"\"SELECT * FROM rejects WHERE image_id = '{image_id}'\", or FROM duplicates"
         )
     table = pq.read_table(reasons_path(root, generation.digest), filters=filters) if generation.digest else ROWS_SCHEMA.empty_table()
     why = {(row["tier"], row["bucket"], row["shard"], row["index"]): row["reasons"] for row in table.to_pylist()}

@@ -110,8 +110,9 @@ def new_files(found: Comparison) -> list[SourceFile]:
     """The files that were never ingested. Raises ConfigError that names files whose images changed since, and sources that are declared
     otherwise now: what is in the lake was read as it was declared then."""
     if found.redeclared:
+        name, origin = min(found.redeclared.items())
         raise ConfigError(
-            f"source {min(found.redeclared)!r} was ingested as it was declared then; its captions, licence or columns are declared "
+            f"{origin}: source {name!r} was ingested as it was declared then; its captions, licence or columns are declared "
             "otherwise now. Give it another name, or ingest into a new lake.root"
         )
     if found.changed:

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from imagelake import columns as C
-from imagelake import corpus, delta, lance_source, ledger, mds, skiplist, tables
+from imagelake import corpus, delta, lance_source, ledger, logs, mds, skiplist, tables
 from imagelake.config import Config
 from imagelake.errors import ConfigError, ImagelakeError
 from imagelake.ledger import StageResult
@@ -104,7 +104,12 @@ def main(spark: SparkSession, cfg: Config) -> StageResult:
         return StageResult(nothing_to_do=True)
     release, holds = corpus.read_release(root), skiplist.read(root)
     last, state = ledger.last_good(lake, "skips"), {"release": release.release, "skips": holds.digest}
-    if unchanged(cfg, "skips", read) and last is not None and last["notes"] == state and not ledger.last_failed(lake, "skips"):
+    if (
+        unchanged(cfg, "skips", read)
+        and last is not None
+        and state.items() <= last["notes"].items()
+        and not ledger.last_failed(lake, "skips")
+    ):
         return StageResult(nothing_to_do=True)
     if not holds.digest and not cfg.skips.where and all_curated(lake, release, read):
         return StageResult(release.rows, release.rows, {}, read, {}, state)
@@ -118,7 +123,15 @@ def main(spark: SparkSession, cfg: Config) -> StageResult:
         total = found.count()
     finally:
         found.unpersist()
-    return StageResult(release.rows, release.rows - total, counts, read, {}, state | {"skips": digest})
+    released = len(places(holds.lists) - places(skiplist.read(root).lists))
+    if released:
+        logs.logger().warning("released", why=f"{released} samples that were skipped are trained on again: no rule names them any more")
+    return StageResult(release.rows, release.rows - total, counts, read, {}, state | {"skips": digest, "released": str(released)})
+
+
+def places(lists: Mapping[str, SkipList]) -> set[tuple[str, int]]:
+    """(shard, index) of every skipped sample."""
+    return {(name, int(index)) for name, found in lists.items() for index in found.skipped}
 
 
 def _publish(found: DataFrame, root: Path, release: corpus.Release, holds: skiplist.Generation) -> str:
@@ -142,14 +155,15 @@ def by_reason(skipped: DataFrame) -> dict[str, int]:
     return {row["reason"]: row["count"] for row in counts}
 
 
-def preview(spark: SparkSession, cfg: Config) -> list[dict[str, Any]]:
-    """What a run would skip: tier, bucket, reason, samples. Writes nothing."""
+def preview(spark: SparkSession, cfg: Config) -> tuple[list[dict[str, Any]], int]:
+    """What a run would skip: tier, bucket, reason, count; and how many samples that are skipped now it would release. Writes nothing."""
     root = Path(cfg.corpus.root)
-    corpus.read_release(root)
+    release = corpus.read_release(root)
     rows = corpus_rows(spark, root)
     found = skipped(rows, reasons_of(spark, cfg, rows, versions(Path(cfg.lake.root))))
     counts = found.select(C.TIER, C.BUCKET, F.explode(REASONS).alias("reason")).groupBy(C.TIER, C.BUCKET, "reason").count()
-    return [row.asDict() for row in counts.orderBy(C.TIER, C.BUCKET, "reason").collect()]
+    released = places(skiplist.read(root).lists) - places(lists(found, root, release, 0))
+    return [row.asDict() for row in counts.orderBy(C.TIER, C.BUCKET, "reason").collect()], len(released)
 
 
 if __name__ == "__main__":

@@ -17,14 +17,14 @@ from imagelake.sources.units import SourceFile
 class Comparison:
     """Files by what happened to them since the last ingest. gone: (source, key) of what was ingested and is not there now.
 
-    redeclared: names of sources that were ingested under another declaration.
+    redeclared: sources that were ingested under another declaration, name -> where it stands now.
     """
 
     new: list[SourceFile] = field(default_factory=list)
     known: list[SourceFile] = field(default_factory=list)
     changed: list[SourceFile] = field(default_factory=list)
     gone: list[tuple[str, str]] = field(default_factory=list)
-    redeclared: set[str] = field(default_factory=set)
+    redeclared: dict[str, str] = field(default_factory=dict)
 
 
 def spec_digest(spec: SourceSpec) -> str:
@@ -39,7 +39,8 @@ def compare(specs: Sequence[SourceSpec], files: Sequence[SourceFile], pinned: pa
     """
     declared = {spec.name: spec_digest(spec) for spec in specs}
     known = {(row[C.SOURCE], row["key"]): row for row in pinned.to_pylist() if row[C.SOURCE] in declared}
-    found = Comparison(redeclared={name for (name, _), row in known.items() if row["spec_digest"] != declared[name]})
+    others = {name for (name, _), row in known.items() if row["spec_digest"] != declared[name]}
+    found = Comparison(redeclared={spec.name: spec.origin for spec in specs if spec.name in others})
     for file in files:
         row = known.pop((file.source, file.key), None)
         if row is None:

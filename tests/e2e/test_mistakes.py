@@ -77,5 +77,5 @@ def test_a_dry_run_lists_sources_and_stages_and_writes_nothing(folder: Path) -> 
         "run", "--dry-run", "--sources", str(folder / "ok.yaml"), "--set", f"lake.root={folder / 'dry'}"
     )
     assert done.returncode == 0, done.stderr
-    assert "tars" in done.stdout and "dedup" in done.stdout
+    assert "tars" in done.stdout and "dedup" in done.stdout and "new files to ingest: 1" in done.stdout
     assert not (folder / "dry").exists()

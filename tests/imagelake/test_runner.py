@@ -46,10 +46,15 @@ def test_a_stage_of_a_lake_without_its_table_says_what_comes_first(
     lake: Config, tmp_path: Path, step: Stage, capsys: pytest.CaptureFixture[str]
 ) -> None:
     logs.configure(json_lines=True)
-    cfg = lake.model_copy(update={"lake": lake.lake.model_copy(update={"root": str(tmp_path / "nowhere")})})
+    root = tmp_path / "nowhere"
+    cfg = lake.model_copy(update={"lake": lake.lake.model_copy(update={"root": str(root)})})
+    with pytest.raises(ConfigError, match=r"lake\.root: .*nowhere does not exist"):
+        runner.execute(step, cfg)
+    assert not root.exists()
+    root.mkdir()
     assert runner.exit_code(runner.execute(step, cfg)) == 99
     assert f"has no table {step.reads} yet: `imagelake " in capsys.readouterr().err
-    assert not (tmp_path / "nowhere").exists()
+    assert not any(root.iterdir())
 
 
 @pytest.mark.parametrize("error", [ValueError("broken"), GateError("rule"), KeyboardInterrupt()], ids=lambda e: type(e).__name__)

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from imagelake import corpus, delta, lance, runner, skiplist, tables
+from imagelake import corpus, delta, lance, logs, runner, skiplist, tables
 from imagelake.config import Config
 from imagelake.errors import ConfigError
 from imagelake.ledger import StageResult
@@ -79,16 +79,21 @@ def test_what_left_curated_is_skipped_with_its_reasons(spark: SparkSession, expo
     assert job.main(spark, exported).notes["skips"] == digest, "a repeat without its ledger row made another generation"
 
 
-def test_a_predicate_skips_what_it_is_true_for_and_withdrawn_shows_it_again(spark: SparkSession, exported: Config) -> None:
+def test_a_predicate_skips_what_it_is_true_for_and_withdrawn_shows_it_again(
+    spark: SparkSession, exported: Config, capsys: pytest.CaptureFixture[str]
+) -> None:
     root = Path(exported.corpus.root)
     narrow = with_where(exported, narrow="original_width < 502", unknown="attribution = 'x'")
-    preview = job.preview(spark, narrow)
-    assert sum(row["count"] for row in preview) == 2 and {row["reason"] for row in preview} == {"narrow"}
+    preview, released = job.preview(spark, narrow)
+    assert sum(row["count"] for row in preview) == 2 and {row["reason"] for row in preview} == {"narrow"} and released == 0
     assert skiplist.current_digest(root) is None, "a preview wrote"
     job.main(spark, narrow)
     first = skiplist.current_digest(root)
     assert reasons(exported) == {image_id: ["narrow"] for image_id in ids(exported)[:2]}
-    job.main(spark, exported)
+    assert job.preview(spark, exported) == ([], 2)
+    logs.configure(json_lines=True)
+    assert job.main(spark, exported).notes["released"] == "2"
+    assert "2 samples that were skipped are trained on again" in capsys.readouterr().err
     assert skiplist.read(root).lists == {} and not skiplist.sidecars(root)
     assert first is not None and sum(len(found.skipped) for found in skiplist.read(root, first).lists.values()) == 2
 
