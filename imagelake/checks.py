@@ -48,13 +48,14 @@ def enforce(spark: SparkSession, cfg: Config, check_names: Sequence[str]) -> Non
     """Run the checks; raises GateError that names the first broken rule and its first offending rows."""
     roots = shlex.join(["--set", f"lake.root={cfg.lake.root}", "--set", f"corpus.root={cfg.corpus.root}"])
     views.register(spark, cfg, pushdown=False)
+    checks = [load(name) for name in check_names]
     found = [
-        spark.sql(load(name).sql).limit(SHOWN + 1).select(F.lit(name).alias("name"), F.to_json(F.struct("*")).alias("row"))
-        for name in check_names
+        spark.sql(check.sql).limit(SHOWN + 1).select(F.lit(check.name).alias("name"), F.to_json(F.struct("*")).alias("row"))
+        for check in checks
     ]
     # One query for all: most of a small lake's time is planning.
     rows = reduce(DataFrame.unionByName, found).collect()
-    for check in map(load, check_names):
+    for check in checks:
         offending = [row["row"] for row in rows if row["name"] == check.name]
         if not offending:
             continue

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import io
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from imagelake import yamlfile
 from imagelake.buckets import TIERS
 from imagelake.errors import ConfigError
 from imagelake.paths import CONF
@@ -71,6 +73,9 @@ class GeometryConfig(Section):
         return tuple(sorted(set(tiers)))
 
 
+# What a source may declare that its makers have done already.
+Trust = Literal["deduplicated", "nsfw_filtered", "pii_filtered"]
+
 # Reasons of the rules that are built in.
 FILTER_REASONS = ("below_min_pixels", "below_min_side", "aspect_ratio", "license", "trust_required", "caption_length")
 
@@ -83,7 +88,7 @@ class FilterConfig(Section):
     min_side: int | None = Field(default=None, ge=1)
     max_aspect_ratio: float | None = Field(default=None, ge=1)
     licenses: tuple[str, ...] | None = None
-    trust: tuple[Literal["deduplicated", "nsfw_filtered", "pii_filtered"], ...] = ()
+    trust: tuple[Trust, ...] = ()
     min_caption_chars: int | None = Field(default=None, ge=1)
     where: dict[str, str] = Field(default_factory=dict)
 
@@ -192,9 +197,11 @@ def load(files: Sequence[str | Path] = (), overrides: Sequence[str] = ()) -> Con
         if not Path(file).is_file():
             raise ConfigError(f"{file}: no such configuration file")
         try:
-            merged = OmegaConf.merge(merged, OmegaConf.load(file))
+            merged = OmegaConf.merge(merged, OmegaConf.load(io.StringIO(yamlfile.read_text(file))))
+        except ConfigError:
+            raise
         except yaml.YAMLError as error:
-            raise ConfigError(f"{file}: {yaml_fault(error)}") from error
+            raise ConfigError(f"{file}: {yamlfile.fault(error)}") from error
         except Exception as error:  # OmegaConf and Python share no base class for what a bad file raises
             raise ConfigError(f"{file}: not a configuration file: {error}") from error
     for override in overrides:
@@ -204,7 +211,7 @@ def load(files: Sequence[str | Path] = (), overrides: Sequence[str] = ()) -> Con
         try:
             merged = OmegaConf.merge(merged, OmegaConf.from_dotlist([override]))
         except yaml.YAMLError as error:
-            raise ConfigError(f"--set {override}: {yaml_fault(error)}") from error
+            raise ConfigError(f"--set {override}: {yamlfile.fault(error)}") from error
         except OmegaConfBaseException as error:
             raise ConfigError(f"--set {override}: {error}") from error
     try:
@@ -215,15 +222,6 @@ def load(files: Sequence[str | Path] = (), overrides: Sequence[str] = ()) -> Con
         return Config.model_validate(values)
     except ValidationError as error:
         raise ConfigError("\n".join(_explain(fault) for fault in error.errors())) from error
-
-
-def yaml_fault(error: Exception) -> str:
-    """What is wrong with a text that is not YAML, and where, in one line."""
-    mark = getattr(error, "problem_mark", None)
-    if mark is None:
-        return f"not YAML: {' '.join(str(error).split())}"
-    problem = getattr(error, "problem", None) or getattr(error, "context", None)
-    return f"not YAML: line {mark.line + 1}, column {mark.column + 1}: {problem}"
 
 
 def known_keys(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[str]:

@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
-from imagelake import session
+from imagelake import query, session
 from imagelake.config import Config
 from imagelake.errors import EXIT_FAILURE, EXIT_OK, ConfigError
 
@@ -47,7 +46,7 @@ def report(cfg: Config) -> int:
     table = Table("", "what", "seen", "to do")
     for finding in findings:
         table.add_row("✗" if finding.remedy else "✓", finding.what, finding.seen, finding.remedy)
-    Console(file=sys.stdout).print(table)
+    query.console(sys.stdout).print(table)
     return EXIT_FAILURE if any(finding.remedy for finding in findings) else EXIT_OK
 
 

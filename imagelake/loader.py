@@ -198,7 +198,7 @@ def select(
     if unknown:
         raise ConfigError(f"no tier {', '.join(map(str, unknown))} in this corpus; it has {', '.join(map(str, present))}")
     chosen = {name: bucket for name, bucket in release.buckets.items() if tiers is None or corpus.split_bucket(name)[0] in tiers}
-    kept = {name: bucket.rows - skips.skipped_in(name) for name, bucket in chosen.items()}
+    kept = {name: bucket.rows - skips.by_bucket[name] for name, bucket in chosen.items()}
     rows = {name: count for name, count in kept.items() if count > 0}
     shares = {name: float(count) for name, count in rows.items()} if weights is None else _weighted(rows, weights)
     total = sum(shares.values())

@@ -73,9 +73,8 @@ def execute(step: Stage, cfg: Config, spark: SparkSession | None = None, main: M
     """
     main = main or importlib.import_module(step.module).main
     run_id, started_at, clock = ledger.new_run_id(), datetime.now(UTC), time.monotonic()
-    lake, log = Path(cfg.lake.root), logs.logger()
-    if step.reads is not None and not lake.is_dir():
-        raise ConfigError(f"lake.root: {lake} does not exist; `imagelake ingest` makes it")
+    log = logs.logger()
+    lake = Path(cfg.lake.root) if step.reads is None else require_lake(cfg)
     if step.reads is not None and not (lake / tables.named(step.reads).path).is_dir():
         first = f"`imagelake {writer_of(step.reads)}` first"
         log.info("nothing_to_do", stage=step.name, why=f"lake.root {lake} has no table {step.reads} yet: {first}")
@@ -107,6 +106,14 @@ def execute(step: Stage, cfg: Config, spark: SparkSession | None = None, main: M
     ledger.record(lake, status=status, seconds=seconds, result=result, **common)
     log.info(status, run_id=run_id, stage=step.name, seconds=round(seconds, 2), **summary(result, seconds))
     return result
+
+
+def require_lake(cfg: Config) -> Path:
+    """The lake's folder. Raises ConfigError when it does not exist: asked before Spark starts by whatever reads from it."""
+    lake = Path(cfg.lake.root)
+    if not lake.is_dir():
+        raise ConfigError(f"lake.root: {lake} does not exist: name a lake with --set lake.root=…, or make it with `imagelake ingest`")
+    return lake
 
 
 def make_root(key: str, folder: Path) -> None:

@@ -18,8 +18,10 @@ import hashlib
 import re
 import struct
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Self
 
@@ -94,8 +96,17 @@ class Generation:
     number: int
     lists: Mapping[str, SkipList]
 
-    def skipped_in(self, bucket: str) -> int:
-        return sum(len(found.skipped) for name, found in self.lists.items() if name.startswith(f"{bucket}/"))
+    @property
+    def skipped(self) -> int:
+        return sum(len(found.skipped) for found in self.lists.values())
+
+    @cached_property
+    def by_bucket(self) -> Counter[str]:
+        """Skipped samples of each bucket, "512/1.000": 0 for one that has none."""
+        counts: Counter[str] = Counter()
+        for name, found in self.lists.items():
+            counts["/".join(name.split("/", 2)[:2])] += len(found.skipped)
+        return counts
 
 
 NOTHING = Generation("", 0, {})
@@ -187,8 +198,13 @@ def write_pack(root: Path, lists: Mapping[str, SkipList]) -> str:
     return digest
 
 
-def publish(root: Path, digest: str) -> None:
-    """Make a written generation the one that holds: the sidecars, then the pointer. Safe to repeat after an interruption.
+def released(before: Mapping[str, SkipList], now: Mapping[str, SkipList]) -> int:
+    """How many samples that `before` skips `now` does not."""
+    return sum(len(np.setdiff1d(found.skipped, now[name].skipped) if name in now else found.skipped) for name, found in before.items())
+
+
+def publish(root: Path, digest: str) -> Generation:
+    """Make a written generation the one that holds, and return it: the sidecars, then the pointer. Safe to repeat after an interruption.
 
     In between, readers of sidecars and readers of the pointer may see two generations, each of them whole.
     """
@@ -201,6 +217,7 @@ def publish(root: Path, digest: str) -> None:
         if path.relative_to(root).as_posix().removesuffix(SUFFIX) not in generation.lists:
             path.unlink()
     write_atomic(root / FOLDER / CURRENT, f"{digest}\n".encode())
+    return generation
 
 
 def sidecars(root: Path) -> Iterable[Path]:

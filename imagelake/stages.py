@@ -39,7 +39,7 @@ STAGES = (
     ),
     Stage(
         "curate",
-        "samples → curated: upright RGB, bucket shape, Lanczos, JPEG once",
+        "samples → curated: upright RGB, bucket shape, one JPEG",
         ("curate", "geometry"),
         ("nothing_lost",),
         reads="samples",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,10 @@ from imagelake.runner import run, unchanged
 MIN_RATIO, MAX_RATIO = 0.5, 2.0
 
 
-def reject_reasons(cfg: FilterConfig, geometry: GeometryConfig, own: Mapping[str, Column] | None = None) -> Column:
+def reject_reasons(samples: DataFrame, cfg: FilterConfig, geometry: GeometryConfig) -> Column:
     """Array of the reasons why a readable sample is out; empty means keep. All that it fails, not only the first.
 
-    own: the predicates of cfg.where, by name.
+    Raises ConfigError for a predicate of cfg.where that is none over `samples`.
     """
     width, height = F.col(C.WIDTH), F.col(C.HEIGHT)
     longer, shorter = F.greatest(width, height), F.least(width, height)
@@ -44,7 +43,8 @@ def reject_reasons(cfg: FilterConfig, geometry: GeometryConfig, own: Mapping[str
     if cfg.min_caption_chars is not None:
         lengths = F.transform(F.map_values(C.CAPTIONS), lambda text: F.coalesce(F.char_length(text), F.lit(0)))
         rules["caption_length"] = F.coalesce(F.array_max(lengths), F.lit(0)) < cfg.min_caption_chars
-    return F.array_compact(F.array(*(F.when(fails, F.lit(name)) for name, fails in (rules | dict(own or {})).items())))
+    rules |= checked(samples, cfg.where, "filter.where")
+    return F.array_compact(F.array(*(F.when(fails, F.lit(name)) for name, fails in rules.items())))
 
 
 def rejects(samples: DataFrame, cfg: FilterConfig, geometry: GeometryConfig) -> DataFrame:
@@ -52,7 +52,7 @@ def rejects(samples: DataFrame, cfg: FilterConfig, geometry: GeometryConfig) -> 
     facts = F.concat_ws(" ", F.concat(F.col(C.WIDTH), F.lit("×"), F.col(C.HEIGHT)), F.concat(F.lit("license "), F.col(C.LICENSE)))
     return (
         samples.where(F.col(C.DEFECT).isNull())
-        .withColumn(C.REASON, F.explode(reject_reasons(cfg, geometry, checked(samples, cfg.where, "filter.where"))))
+        .withColumn(C.REASON, F.explode(reject_reasons(samples, cfg, geometry)))
         .select(
             C.IMAGE_ID,
             C.SOURCE,
@@ -68,9 +68,7 @@ def rejects(samples: DataFrame, cfg: FilterConfig, geometry: GeometryConfig) -> 
 def what_if(spark: SparkSession, now: Config, then: Config) -> list[dict[str, Any]]:
     """What other rules would change, by source: samples, kept now, kept then, newly out and newly in. Reads columns; writes nothing."""
     samples = delta.read(spark, Path(now.lake.root), tables.SAMPLES).drop(C.IMAGE).where(F.col(C.DEFECT).isNull())
-    kept = [
-        F.size(reject_reasons(cfg.filter, cfg.geometry, checked(samples, cfg.filter.where, "filter.where"))) == 0 for cfg in (now, then)
-    ]
+    kept = [F.size(reject_reasons(samples, cfg.filter, cfg.geometry)) == 0 for cfg in (now, then)]
     both = samples.select(C.SOURCE, kept[0].alias("now"), kept[1].alias("then"))
     counts = both.groupBy(C.SOURCE).agg(
         F.count(F.lit(1)).alias("samples"),
@@ -89,7 +87,7 @@ def main(spark: SparkSession, cfg: Config) -> StageResult:
         return StageResult(nothing_to_do=True)
     samples = delta.read(spark, lake, tables.SAMPLES, read[tables.SAMPLES.name]).drop(C.IMAGE)
     version = delta.replace(rejects(samples, cfg.filter, cfg.geometry), lake, tables.REJECTS, where="stage = 'filter'")
-    found = reject_reasons(cfg.filter, cfg.geometry, checked(samples, cfg.filter.where, "filter.where")).alias("reasons")
+    found = reject_reasons(samples, cfg.filter, cfg.geometry).alias("reasons")
     counts = samples.where(F.col(C.DEFECT).isNull()).groupBy(found).count().collect()
     reasons: Counter[str] = Counter()
     for row in counts:

@@ -24,7 +24,7 @@ from imagelake.errors import ConfigError, ImagelakeError
 from imagelake.ledger import StageResult
 from imagelake.predicates import checked
 from imagelake.runner import run, unchanged
-from imagelake.skiplist import SkipList
+from imagelake.skiplist import NOTHING, Generation, SkipList
 from imagelake.views import corpus_rows
 
 REASONS = "reasons"
@@ -119,34 +119,28 @@ def main(spark: SparkSession, cfg: Config) -> StageResult:
         counts = by_reason(found)
         if counts.get(NOT_CURATED) == release.rows:
             raise ConfigError(f"lake.root {lake}: none of the {release.rows} pictures of {root} is in this lake, so it is another one's")
-        digest = _publish(found, root, release, holds)
-        total = found.count()
+        now = _publish(found, root, release, holds)
     finally:
         found.unpersist()
-    released = len(places(holds.lists) - places(skiplist.read(root).lists))
+    released = skiplist.released(holds.lists, now.lists)
     if released:
         logs.logger().warning("released", why=f"{released} samples that were skipped are trained on again: no rule names them any more")
-    return StageResult(release.rows, release.rows - total, counts, read, {}, state | {"skips": digest, "released": str(released)})
+    notes = state | {"skips": now.digest, "released": str(released)}
+    return StageResult(release.rows, release.rows - now.skipped, counts, read, {}, notes)
 
 
-def places(lists: Mapping[str, SkipList]) -> set[tuple[str, int]]:
-    """(shard, index) of every skipped sample."""
-    return {(name, int(index)) for name, found in lists.items() for index in found.skipped}
-
-
-def _publish(found: DataFrame, root: Path, release: corpus.Release, holds: skiplist.Generation) -> str:
-    """Make the lists of `found` those that hold; returns their digest, "" while there were never any."""
+def _publish(found: DataFrame, root: Path, release: corpus.Release, holds: Generation) -> Generation:
+    """Make the lists of `found` those that hold; returns them, NOTHING while there were never any."""
     same = lists(found, root, release, holds.number)
     if not same and not holds.digest:
-        return ""
-    if skiplist.digest_of_pack(skiplist.pack(same)) != holds.digest:
+        return NOTHING
+    digest = holds.digest
+    if skiplist.digest_of_pack(skiplist.pack(same)) != digest:
         new = {name: replace(entry, generation=holds.number + 1) for name, entry in same.items()}
         digest = skiplist.write_pack(root, new)
         found.write.mode("overwrite").parquet(str(skiplist.reasons_path(root, digest)))
-    else:
-        digest = holds.digest  # an interrupted run may have left a list beside its shard out
-    skiplist.publish(root, digest)
-    return digest
+    # Also lists that are the same: an interrupted run may have left one beside its shard out.
+    return skiplist.publish(root, digest)
 
 
 def by_reason(skipped: DataFrame) -> dict[str, int]:
@@ -162,8 +156,8 @@ def preview(spark: SparkSession, cfg: Config) -> tuple[list[dict[str, Any]], int
     rows = corpus_rows(spark, root)
     found = skipped(rows, reasons_of(spark, cfg, rows, versions(Path(cfg.lake.root))))
     counts = found.select(C.TIER, C.BUCKET, F.explode(REASONS).alias("reason")).groupBy(C.TIER, C.BUCKET, "reason").count()
-    released = places(skiplist.read(root).lists) - places(lists(found, root, release, 0))
-    return [row.asDict() for row in counts.orderBy(C.TIER, C.BUCKET, "reason").collect()], len(released)
+    released = skiplist.released(skiplist.read(root).lists, lists(found, root, release, 0))
+    return [row.asDict() for row in counts.orderBy(C.TIER, C.BUCKET, "reason").collect()], released
 
 
 if __name__ == "__main__":

@@ -16,8 +16,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-PROJECT = Path(__file__).resolve().parents[1]
-ARCHIVE = PROJECT / ".jars" / "classes.jsa"
+from imagelake.paths import CLASS_ARCHIVE, PROJECT
 
 
 def make_sources(folder: Path) -> Path:
@@ -37,7 +36,7 @@ def make_sources(folder: Path) -> Path:
 
 
 def main() -> None:
-    ARCHIVE.unlink(missing_ok=True)  # else the run would use it, and Java can't do both
+    CLASS_ARCHIVE.unlink(missing_ok=True)  # else the run would use it, and Java can't do both
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         made = folder / "classes.jsa"
@@ -50,7 +49,7 @@ def main() -> None:
         )
         if done.returncode != 0 or not made.is_file():
             raise SystemExit(f"class archive: the run ended with {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
-        shutil.move(made, ARCHIVE)
+        shutil.move(made, CLASS_ARCHIVE)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import importlib.metadata
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -14,6 +15,12 @@ import pytest
 from imagelake.paths import PROJECT
 
 OURS = ("imagelake", "jobs", "udfs", "airflow_dags", "demo", "pyspark_lance", "tests", "benchmarks")
+MAY_IMPORT = {
+    "udfs": {"udfs"},
+    "imagelake": {"imagelake"},
+    "jobs": {"jobs", "udfs", "imagelake"},
+    "demo": {"demo", "imagelake"},
+}
 MAX_FILE_LINES = 300
 MAX_FUNCTION_LINES = 60
 
@@ -87,10 +94,7 @@ def named_in(path: Path, word: str) -> bool:
     return word in used | attributes or any(word in name.split(".") for name in imported(path))
 
 
-@pytest.mark.parametrize(
-    ("package", "allowed"),
-    [("udfs", {"udfs"}), ("imagelake", {"imagelake"}), ("jobs", {"jobs", "udfs", "imagelake"}), ("demo", {"demo", "imagelake"})],
-)
+@pytest.mark.parametrize(("package", "allowed"), MAY_IMPORT.items())
 def test_each_package_imports_of_ours_only_what_it_may(package: str, allowed: set[str]) -> None:
     for path in files(package):
         ours = {name for name in imported(path) if top(name) in OURS}
@@ -180,3 +184,44 @@ def test_files_and_functions_stay_short() -> None:
                 if length >= MAX_FUNCTION_LINES:
                     long.append(f"{path.relative_to(PROJECT)}: {node.name} has {length} lines")
     assert not long
+
+
+def each_package() -> None:
+    for package, allowed in MAY_IMPORT.items():
+        test_each_package_imports_of_ours_only_what_it_may(package, allowed)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "rule", "message"),
+    [
+        ("udfs/a.py", "from imagelake import columns", each_package, "udfs/a.py imports"),
+        ("imagelake/a.py", "def f():\n    import demo.cases", each_package, "imagelake/a.py imports"),
+        ("jobs/a.py", "from demo import pictures", each_package, "jobs/a.py imports"),
+        ("demo/a.py", "import jobs.a", each_package, "demo/a.py imports"),
+        ("udfs/a.py", "from . import facts", test_imports_are_absolute, "a.py"),
+        ("jobs/a.py", "from jobs import filter", test_no_job_imports_another_job, "a.py imports"),
+        ("imagelake/loader.py", "def f():\n    import pyspark.sql", test_the_loader_reaches_neither_spark_nor_lance, "reaches"),
+        ("imagelake/cli.py", "if 1:\n    import pyspark", lambda: test_stages_outside_spark_start_without_it("imagelake.cli"), "pyspark"),
+        ("jobs/a.py", "import lance", lambda: test_a_heavy_library_is_imported_in_one_place("lance", set()), "jobs/a.py"),
+        ("demo/a.py", "from vllm import LLM", lambda: test_a_heavy_library_is_imported_in_one_place("vllm", set()), "demo/a.py"),
+        ("jobs/a.py", "import streaming\nstreaming.MDSWriter()", test_shards_are_written_by_our_own_writer, "a.py"),
+        ("jobs/json.py", "", test_no_job_is_named_like_a_library, "json"),
+        ("imagelake/a.py", "from jobs import filter", test_jobs_are_resolved_by_name_only, "a.py"),
+        ("jobs/ingest.py", "x = 1", test_jobs_are_resolved_by_name_only, "ingest.py has no main"),
+        ("udfs/a.py", "x = 1\n" * MAX_FILE_LINES, test_files_and_functions_stay_short, "a.py: 300 lines"),
+        ("udfs/a.py", "def f():\n" + "    x = 1\n" * MAX_FUNCTION_LINES, test_files_and_functions_stay_short, "f has 61 lines"),
+    ],
+)
+def test_a_planted_breach_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, text: str, rule: Callable[[], None], message: str
+) -> None:
+    """Each rule over a tree that keeps them all, but for one file."""
+    for package in ("imagelake", "jobs", "udfs", "demo", "tests"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text("")
+    (tmp_path / "imagelake/loader.py").write_text("import streaming")
+    (tmp_path / "tests/reference.py").write_text("from streaming import MDSWriter")
+    monkeypatch.setattr(sys.modules[__name__], "PROJECT", tmp_path)
+    (tmp_path / file).write_text(text)
+    with pytest.raises(AssertionError, match=re.escape(message)):
+        rule()

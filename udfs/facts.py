@@ -13,7 +13,7 @@ from udfs import colour, jpeg
 from udfs.decode import Defect, defects, open_image, orientation_of, sniff
 from udfs.phash import hash_and_flatness
 
-# A JPEG is decoded at a fraction of its size for the hash while the shorter side keeps this many pixels. Of photographs, 98 in 100 then
+# A JPEG is decoded at a fraction of its size for the hash while the shorter side keeps this many pixels. Of photographs, 95 in 100 then
 # have the hash of a full decode (160: 93, 128: 90), the others differ in 2 bits.
 HASH_MIN_SIDE = 256
 

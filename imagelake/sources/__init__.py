@@ -13,19 +13,17 @@ are only ids.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 
 from imagelake.sources import folder, parquet, webdataset
-from imagelake.sources.spec import SourceSpec, load_sources
+from imagelake.sources.spec import METADATA_EXTENSIONS, SourceSpec, load_sources
 from imagelake.sources.units import Record, SourceFile, Unit
 
 __all__ = ["Record", "SourceFile", "SourceSpec", "Unit", "list_files", "load_sources", "plan_units", "read_unit", "unread_metadata"]
 
-METADATA_NAME = re.compile(r"metadata\.(jsonl|csv|tsv)", re.IGNORECASE)
-
+_METADATA_NAMES = {f"metadata.{extension}" for extension in METADATA_EXTENSIONS}
 _FORMATS: dict[str, ModuleType] = {"folder": folder, "parquet": parquet, "webdataset": webdataset}
 
 
@@ -40,14 +38,14 @@ def list_files(spec: SourceSpec) -> list[SourceFile]:
 
 
 def unread_metadata(spec: SourceSpec, files: Iterable[SourceFile]) -> list[str]:
-    """Hints at files that look like captions of a folder's images, but that no rule of the source names: they are read as images."""
+    """Hints at files of a folder source that look like captions but that none of its rules names: they are read as images."""
     if spec.format != "folder":
         return []
     return [
         f"source {spec.name!r}: {file.path} is read as an image, since no rule names it; the rule "
         f'captions: {{alt: "{Path(file.path).name}:text"}} takes captions from its column text'
         for file in files
-        if not file.is_sidecar and METADATA_NAME.fullmatch(Path(file.path).name)
+        if file.source == spec.name and not file.is_sidecar and Path(file.path).name.lower() in _METADATA_NAMES
     ]
 
 

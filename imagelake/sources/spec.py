@@ -7,17 +7,17 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator, model_validator
 
-from imagelake.config import yaml_fault
+from imagelake import yamlfile
+from imagelake.config import Trust
 from imagelake.errors import ConfigError
 from imagelake.sources.units import IMAGE_EXTENSIONS
 
 FORMATS = ("folder", "parquet", "webdataset")
-TRUST = ("deduplicated", "nsfw_filtered", "pii_filtered")
+TRUST = get_args(Trust)
 METADATA_EXTENSIONS = ("csv", "jsonl", "tsv")
 
 _CAPTION_NAME = re.compile(r"[a-z0-9_]+")
@@ -51,7 +51,7 @@ class SourceSpec(BaseModel):
     license_column: str | None = None
     attribution_column: str | None = None
     file_column: str | None = None
-    trust: tuple[Literal["deduplicated", "nsfw_filtered", "pii_filtered"], ...] = ()
+    trust: tuple[Trust, ...] = ()
 
     _origin: str = PrivateAttr("")
 
@@ -159,11 +159,9 @@ def load_sources(path: Path) -> tuple[SourceSpec, ...]:
 
 def _entries(path: Path) -> list[Any]:
     try:
-        document = yaml.safe_load(path.read_bytes())
+        document = yamlfile.load(path)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: {yaml_fault(error)}") from error
     if not isinstance(document, dict):
         raise ConfigError(f"{path}: expected `sources:` and a list of sources")
     for key in document:

@@ -15,6 +15,7 @@ MISTAKES = {
     "unknown format": ("{name: a, format: zip, path: pictures}", ("format", "webdataset")),
     "unknown key": ("{name: a, format: folder, path: pictures, captoins: {alt: txt}}", ("captoins", "captions")),
     "unreadable tar": ("{name: a, format: webdataset, path: broken.tar}", ("broken.tar",)),
+    "glob without a match": ("{name: a, format: webdataset, path: 'pictures/*.tar'}", ("path", "pictures/*.tar")),
     "empty folder": ("{name: a, format: folder, path: empty}", ("empty", "no files")),
     "wrong column": ("{name: a, format: parquet, path: good.parquet, image: picture}", ("good.parquet", "picture", "image")),
 }
@@ -62,9 +63,25 @@ def test_a_root_that_cannot_be_made_is_named_before_spark_starts(folder: Path) -
     assert "lake.root" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_asking_a_lake_that_is_not_there_says_so(folder: Path) -> None:
-    done = Chain(folder / "nowhere", folder / "x.yaml").call("sql", "SELECT 1", "--set", f"lake.root={folder / 'nowhere'}")
-    assert done.returncode == 2 and "lake.root" in done.stderr
+@pytest.mark.parametrize(
+    "words",
+    [("sql", "SELECT 1"), ("report", "page.html"), ("filter", "--what-if", "filter.min_pixels=4"), ("export",)],
+    ids=lambda words: words[0],
+)
+def test_asking_a_lake_that_is_not_there_says_so(folder: Path, words: tuple[str, ...]) -> None:
+    done = Chain(folder / "nowhere", folder / "x.yaml").call(*words, "--set", f"lake.root={folder / 'nowhere'}")
+    assert done.returncode == 2, done.stderr
+    (message,) = done.stderr.splitlines()  # and nothing of Spark's, which was not started
+    assert "lake.root" in message and "imagelake ingest" in message
+    assert not (folder / "nowhere").exists()
+
+
+@pytest.mark.parametrize("corpus", ["good.parquet", "empty"])
+def test_verifying_what_is_no_corpus_is_a_mistake(folder: Path, corpus: str) -> None:
+    done = Chain(folder, folder / "x.yaml").call("verify", str(folder / corpus))
+    assert done.returncode == 2
+    (message,) = done.stderr.splitlines()
+    assert corpus in message
 
 
 def test_a_dry_run_lists_sources_and_stages_and_writes_nothing(folder: Path) -> None:

@@ -73,7 +73,7 @@ def test_a_published_generation_holds_and_the_one_before_can_be_pinned(tmp_path:
     assert {name: found.skipped.tolist() for name, found in now.lists.items()} == {SHARD: [1]}
     assert {name: found.skipped.tolist() for name, found in before.lists.items()} == {SHARD: [1, 2], OTHER: [0]}
     assert (now.number, before.number) == (2, 1)
-    assert (before.skipped_in("512/1.000"), before.skipped_in("512/1.286"), before.skipped_in("512/1.1")) == (2, 1, 0)
+    assert (before.by_bucket["512/1.000"], before.by_bucket["512/1.286"], before.by_bucket["512/1.1"]) == (2, 1, 0)
 
 
 def test_the_lists_beside_shards_are_those_of_the_generation_that_holds(tmp_path: Path) -> None:

@@ -63,3 +63,4 @@ def test_a_metadata_file_that_no_rule_names_is_hinted_at(tmp_path: Path) -> None
     (hint,) = unread_metadata(bare, list_files(bare))
     assert "metadata.jsonl is read as an image" in hint and '{alt: "metadata.jsonl:text"}' in hint
     assert not unread_metadata(ruled, list_files(ruled))
+    assert not unread_metadata(spec(tmp_path, name="other"), list_files(bare))  # the files are those of all sources

@@ -71,6 +71,8 @@ def one(extra: str, *, format: str = "webdataset") -> str:
         ("[]", "sources.yaml: expected `sources:`"),
         ("sources: [text]", "sources.yaml: sources[0]: expected keys and values"),
         ("sources: [{", "sources.yaml: not YAML: line 1, column 12: "),
+        ("sources: []\n\nsources: []", "sources.yaml: not YAML: line 3, column 1: key 'sources' stands twice"),
+        ("# é\nsources:\n- \0", "sources.yaml: not YAML: line 3: character '\\x00' has no place in YAML"),
         (one("captions: {Alt: txt}"), "sources.yaml: sources[0].captions: caption name 'Alt'"),
         (one("captions: {'': txt}"), "sources.yaml: sources[0].captions: caption name ''"),
         (one("captions: {alt: ''}"), "sources.yaml: sources[0].captions.alt: is empty"),
@@ -95,6 +97,12 @@ def one(extra: str, *, format: str = "webdataset") -> str:
 )
 def test_an_error_names_the_file_and_the_key(tmp_path: Path, text: str, message: str) -> None:
     assert message in error_of(tmp_path, text)
+
+
+def test_a_file_that_is_not_utf8_is_named_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "sources.yaml").write_bytes("sources:\n- name: Möwe".encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"sources\.yaml: not YAML: line 2: not UTF-8"):
+        load_sources(tmp_path / "sources.yaml")
 
 
 def test_a_missing_sources_file_is_named(tmp_path: Path) -> None:
