@@ -32,6 +32,7 @@ DETAIL = "detail"
 RUN_ID = "run_id"
 
 KEEPER_ID = "keeper_id"
+GROUP_ID = "group_id"
 KIND = "kind"
 DISTANCE = "distance"
 WON_BY = "won_by"

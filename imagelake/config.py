@@ -102,7 +102,10 @@ class FilterConfig(Section):
 
 
 class DedupConfig(Section):
+    """`max_distance`: bits in which the hashes of two pictures may differ and still be of one; 0 compares for equality only."""
+
     perceptual: bool = True
+    max_distance: int = Field(default=0, ge=0, le=8)
 
 
 class CurateConfig(Section):

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from delta.tables import DeltaTable
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -80,6 +81,15 @@ def replace(df: DataFrame, lake: Path, table: Table, *, where: str | None = None
             _write(df, lake, table, {} if where is None else {"replaceWhere": where}, mode="overwrite")
     finally:
         df.unpersist()
+    return version(lake, table)
+
+
+def upsert(df: DataFrame, lake: Path, table: Table) -> int:
+    """Put rows in by their key, in place of those that say otherwise, `run_id` aside; returns the version after. The table exists."""
+    same_key = " AND ".join(f"old.{name} = new.{name}" for name in table.key)
+    differs = " OR ".join(f"NOT old.{name} <=> new.{name}" for name in table.schema.names if name not in ("run_id", *table.key))
+    target = DeltaTable.forPath(df.sparkSession, str(lake / table.path)).alias("old")
+    target.merge(df.alias("new"), same_key).whenMatchedUpdateAll(differs).whenNotMatchedInsertAll().execute()
     return version(lake, table)
 
 

@@ -7,6 +7,7 @@ import hashlib
 import logging
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +30,8 @@ FIXED = {
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.ui.showConsoleProgress": "false",
+    # Where Spark makes an empty folder as soon as it hears of a table: ours lie elsewhere.
+    "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "imagelake-warehouse"),
 }
 
 

@@ -117,6 +117,7 @@ DUPLICATES = Table(
         [
             (C.IMAGE_ID, pa.string()),
             (C.KEEPER_ID, pa.string()),
+            (C.GROUP_ID, pa.string()),
             (C.KIND, pa.string()),
             (C.DISTANCE, pa.int32()),
             (C.WON_BY, pa.string()),

@@ -1,73 +1,119 @@
 """samples -> duplicates: equal bytes, then equal pictures; the largest copy is kept.
 
-Two pictures are the same when their bytes are (sha256), or when their perceptual hashes are equal. Flat pictures have no usable hash:
-only equal bytes make them duplicates. A picture with transparency is hashed on white and on black, and both must agree. The keeper of a
-group has the most pixels, then the most bytes, then the smallest sha256, then the smallest image_id: the same under any order.
+Two pictures are the same when their bytes are (sha256), or when their perceptual hashes are equal (or within dedup.max_distance bits). Flat
+pictures have no usable hash: only equal bytes make them duplicates. A picture with transparency is hashed on white and on black, and both
+must agree. The keeper of a group has the most pixels, then the most bytes, then the smallest sha256, then the smallest image_id: the same
+under any order. Members of one source that was declared to be deduplicated are not compared with each other.
+
+What was judged is kept in an index, in buckets by group. New samples join it there, and only the groups that they meet are judged anew;
+where the index does not fit (other settings, other rejects of old samples), all are.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 
+from imagelake import __version__, delta, hashindex, ledger, nearpairs, tables
 from imagelake import columns as C
-from imagelake import delta, ledger, tables
-from imagelake.config import Config
+from imagelake.config import Config, DedupConfig, digest_of
+from imagelake.hashindex import Index
 from imagelake.ledger import StageResult
 from imagelake.runner import run, unchanged
 
 KEEPER = "keeper"
-FACTS = (C.IMAGE_ID, C.SHA256, C.BYTE_SIZE, C.WIDTH, C.HEIGHT, C.PHASH, C.PHASH_BLACK, C.PHASH_VERSION, C.IS_FLAT)
+# Whether the member's source was declared to be deduplicated.
+APART = "apart"
+FACTS = (C.IMAGE_ID, C.SOURCE, C.SHA256, C.BYTE_SIZE, C.WIDTH, C.HEIGHT, C.PHASH, C.PHASH_BLACK, C.PHASH_VERSION, C.IS_FLAT)
 
 
 def rank() -> Column:
     """A struct whose minimum is the keeper. It carries what a group needs to know of its keeper, and never bytes."""
     pixels = F.col(C.WIDTH).cast("long") * F.col(C.HEIGHT)
     order = ((-pixels).alias("minus_pixels"), (-F.col(C.BYTE_SIZE)).alias("minus_bytes"), F.col(C.SHA256), F.col(C.IMAGE_ID))
-    return F.struct(*order, C.PHASH, C.PHASH_BLACK, C.PHASH_VERSION, C.IS_FLAT)
+    return F.struct(*order, C.SOURCE, C.PHASH, C.PHASH_BLACK, C.PHASH_VERSION)
 
 
 def candidates(samples: DataFrame, rejects: DataFrame) -> DataFrame:
     """What may be kept: readable samples that no rule rejected."""
-    readable = samples.where(F.col(C.DEFECT).isNull()).select(*FACTS)
+    apart = F.coalesce(F.array_contains(C.TRUST, "deduplicated"), F.lit(False)).alias(APART)
+    readable = samples.where(F.col(C.DEFECT).isNull()).select(*FACTS, apart)
     return readable.join(rejects.select(C.IMAGE_ID).distinct(), on=C.IMAGE_ID, how="left_anti")
 
 
-def duplicates(candidates: DataFrame, *, perceptual: bool = True) -> DataFrame:
-    """candidates -> duplicates: every member of a group but its keeper.
+def grouped(candidates: DataFrame, *, perceptual: bool = True) -> DataFrame:
+    """candidates -> members: each with the group_id of its picture. What is not comparable has no hash, and a group of its bytes."""
+    comparable = F.lit(perceptual) & F.col(C.PHASH).isNotNull() & ~F.coalesce(C.IS_FLAT, F.lit(True))
+    black = F.coalesce(C.PHASH_BLACK, C.PHASH)
+    digits = F.lpad(F.lower(F.hex(C.PHASH)), 16, "0"), F.lpad(F.lower(F.hex(black)), 16, "0")
+    picture = F.concat_ws("-", F.col(C.PHASH_VERSION), digits[0], F.when(black != F.col(C.PHASH), digits[1]))
+    return candidates.select(
+        F.when(comparable, F.concat(F.lit("phash-"), picture)).otherwise(F.concat(F.lit("sha256-"), C.SHA256)).alias(C.GROUP_ID),
+        *(name for name in candidates.columns if name not in (C.PHASH, C.PHASH_BLACK, C.PHASH_VERSION, C.IS_FLAT)),
+        F.when(comparable, F.col(C.PHASH)).alias(C.PHASH),
+        F.when(comparable, black).alias(C.PHASH_BLACK),
+        F.when(comparable, F.col(C.PHASH_VERSION)).alias(C.PHASH_VERSION),
+    )
 
-    Groups are aggregated to their keeper before they are joined back, so a hash with a million members costs one row of state.
+
+def one_hash_a_file(candidates: DataFrame) -> DataFrame:
+    """Give all copies of the same bytes the hash of the best of them: copies that were hashed by two versions would be apart else, since
+    hashes of two versions are never compared."""
+    hashes = (C.PHASH, C.PHASH_BLACK, C.PHASH_VERSION, C.IS_FLAT)
+    best = candidates.groupBy(C.SHA256).agg(F.min(F.struct(rank().alias("rank"), *hashes)).alias("best"))
+    known = best.select(C.SHA256, *(F.col(f"best.{name}") for name in hashes))
+    return candidates.drop(*hashes).join(known, on=C.SHA256, how="inner")
+
+
+def with_keepers(members: DataFrame) -> DataFrame:
+    """The members of groups of two and more, with the keeper of their group, at distance 0.
+
+    Groups are counted before anything else of them is looked at. What is left Spark sorts by group, and spills what does not fit, so one
+    hash with a million members takes no more memory than a million hashes.
     """
-    keepers = candidates.groupBy(C.SHA256).agg(F.min(rank()).alias(KEEPER))
-    if perceptual:
-        keepers = of_picture(keepers)
-    return _losers(candidates.join(keepers, on=C.SHA256, how="inner"))
+    crowded = members.groupBy(C.GROUP_ID).count().where("count > 1").select(C.GROUP_ID)
+    twins = members.join(crowded.hint("shuffle_hash"), on=C.GROUP_ID, how="left_semi")
+    best = F.min(rank()).over(Window.partitionBy(C.GROUP_ID))
+    return twins.withColumn(KEEPER, best).withColumn(C.DISTANCE, F.lit(0))
 
 
-def of_picture(keepers: DataFrame) -> DataFrame:
-    """sha256 and the keeper of its bytes -> sha256 and the keeper of its picture, the same one where nothing is comparable.
+def with_near_keepers(members: DataFrame, max_distance: int) -> DataFrame:
+    """All members with their keepers: that of their group, or that of a better group within `max_distance` bits, whose group_id they take.
 
-    Bytes stand for their picture once, whatever versions of the hash their copies have: hashes of two versions are never compared.
+    The driver holds the groups that lose so, some 300 bytes each.
     """
-    phash, black, is_flat = (F.col(f"{KEEPER}.{name}") for name in (C.PHASH, C.PHASH_BLACK, C.IS_FLAT))
-    comparable = phash.isNotNull() & ~F.coalesce(is_flat, F.lit(True))
-    key = F.struct(f"{KEEPER}.{C.PHASH_VERSION}", phash.alias("white"), F.coalesce(black, phash).alias("black"))
-    pictures = keepers.where(comparable).withColumn("picture", key)
-    largest = pictures.groupBy("picture").agg(F.min(KEEPER).alias("largest"))
-    joined = pictures.join(largest, on="picture", how="inner").select(C.SHA256, F.col("largest").alias(KEEPER))
-    return joined.unionByName(keepers.where(~comparable))
+    pictures = members.groupBy(C.GROUP_ID).agg(F.min(rank()).alias(KEEPER))
+    names = {C.PHASH: "white", C.PHASH_BLACK: "black", C.PHASH_VERSION: "version"}
+    hashes = pictures.select(F.col(C.GROUP_ID).alias("id"), *(F.col(f"{KEEPER}.{name}").alias(short) for name, short in names.items()))
+    pairs = nearpairs.near_pairs(hashes.where(F.col("white").isNotNull()), max_distance)
+    for side in ("first", "second"):
+        pairs = pairs.join(pictures.select(F.col(C.GROUP_ID).alias(side), F.col(KEEPER).alias(f"{side}_rank")), on=side)
+    sides = [F.struct(F.col(f"{side}_rank").alias("rank"), F.col(side).alias("id")) for side in ("first", "second")]
+    ordered = pairs.select(F.least(*sides).alias("better"), F.greatest(*sides).alias("worse"), C.DISTANCE).orderBy("better")
+    lost = nearpairs.elect(ordered.select("better.id", "worse.id", C.DISTANCE).toLocalIterator(prefetchPartitions=True))
+    rows = [(loser, *won) for loser, won in lost.items()]
+    links = members.sparkSession.createDataFrame(rows, f"{C.GROUP_ID} string, winner string, {C.DISTANCE} int")
+    stay = pictures.join(links, on=C.GROUP_ID, how="left_anti").withColumns({"winner": F.col(C.GROUP_ID), C.DISTANCE: F.lit(0)})
+    lose = links.join(pictures.withColumnRenamed(C.GROUP_ID, "winner"), on="winner")
+    return members.join(stay.unionByName(lose), on=C.GROUP_ID, how="inner").drop(C.GROUP_ID).withColumnRenamed("winner", C.GROUP_ID)
 
 
-def _losers(members: DataFrame) -> DataFrame:
+def losers(judged: DataFrame) -> DataFrame:
+    """Members with their keepers -> duplicates: all but the keepers, and but members of a deduplicated source whose keeper is of it too."""
     same_bytes = F.col(C.SHA256) == F.col(f"{KEEPER}.{C.SHA256}")
-    return members.where(F.col(C.IMAGE_ID) != F.col(f"{KEEPER}.{C.IMAGE_ID}")).select(
+    same_source = F.col(C.SOURCE) == F.col(f"{KEEPER}.{C.SOURCE}")
+    return judged.where((F.col(C.IMAGE_ID) != F.col(f"{KEEPER}.{C.IMAGE_ID}")) & ~(F.col(APART) & same_source)).select(
         C.IMAGE_ID,
         F.col(f"{KEEPER}.{C.IMAGE_ID}").alias(C.KEEPER_ID),
+        C.GROUP_ID,
         F.when(same_bytes, F.lit("sha256")).otherwise(F.lit("phash")).alias(C.KIND),
-        F.lit(0).alias(C.DISTANCE),
+        C.DISTANCE,
         _won_by().alias(C.WON_BY),
+        F.lit(ledger.CURRENT_RUN.get()).alias(C.RUN_ID),
     )
 
 
@@ -82,6 +128,37 @@ def _won_by() -> Column:
     )
 
 
+def duplicates(members: DataFrame, max_distance: int = 0) -> DataFrame:
+    """members -> duplicates: one row for each that is not kept."""
+    return losers(with_near_keepers(members, max_distance) if max_distance else with_keepers(members))
+
+
+def touched(index: DataFrame, fresh: DataFrame) -> DataFrame:
+    """The members of all groups that have a fresh one. Both frames are in as many buckets, so neither is moved."""
+    return index.join(fresh.select(C.GROUP_ID).distinct().hint("shuffle_hash"), on=C.GROUP_ID, how="left_semi").unionByName(fresh)
+
+
+def basis(spark: SparkSession, cfg: Config, read: Mapping[str, int]) -> str:
+    """Digest of what the standing of old samples rests on: settings, code, and their rejects. "" when it can't be told without looking.
+
+    The filter judges each sample by itself, so its verdicts on old samples stand while its settings do; the rejects of later stages are
+    few, and are compared.
+    """
+    lake = Path(cfg.lake.root)
+    filtered = ledger.last_good(lake, "filter")
+    runs = [run for run in (ledger.last_good(lake, name) for name in ("ingest", "filter", "curate")) if run is not None]
+    written = max((run["written_versions"].get(tables.REJECTS.name, -1) for run in runs), default=-1)
+    if (
+        filtered is None
+        or filtered["read_versions"] != {tables.SAMPLES.name: read[tables.SAMPLES.name]}
+        or written != read[tables.REJECTS.name]
+    ):
+        return ""
+    rejects = delta.read(spark, lake, tables.REJECTS, read[tables.REJECTS.name])
+    others = delta.content_digest(rejects.where(~F.col(C.STAGE).isin("ingest", "filter")).select(C.IMAGE_ID))
+    return digest_of([__version__, cfg.digest(("dedup",)), filtered["stage_digest"], *map(str, others)])
+
+
 def main(spark: SparkSession, cfg: Config) -> StageResult:
     lake = Path(cfg.lake.root)
     read = {table.name: delta.version(lake, table) for table in (tables.SAMPLES, tables.REJECTS)}
@@ -89,14 +166,60 @@ def main(spark: SparkSession, cfg: Config) -> StageResult:
         return StageResult(nothing_to_do=True)
     samples = delta.read(spark, lake, tables.SAMPLES, read[tables.SAMPLES.name])
     rejected = delta.read(spark, lake, tables.REJECTS, read[tables.REJECTS.name])
-    comparable = candidates(samples, rejected)
-    losers = duplicates(comparable, perceptual=cfg.dedup.perceptual).withColumn(C.RUN_ID, F.lit(ledger.CURRENT_RUN.get()))
-    version = delta.replace(losers, lake, tables.DUPLICATES)
-    found = delta.read(spark, lake, tables.DUPLICATES, version).select(C.KIND)
-    rows = comparable.select(F.lit(None).cast("string").alias(C.KIND)).unionByName(found).groupBy(C.KIND).count()
-    kinds = {row[C.KIND]: row["count"] for row in rows.collect()}
-    rows_in = kinds.pop(None, 0)
-    return StageResult(rows_in, rows_in - sum(kinds.values()), kinds, read, {tables.DUPLICATES.name: version})
+    counts = samples.where(F.col(C.DEFECT).isNull()).groupBy(C.INGEST_RUN, C.PHASH_VERSION).count().collect()
+    rests_on, index = basis(spark, cfg, read), hashindex.current(lake)
+    if index is not None and fits(index, rests_on, counts, lake) and not cfg.dedup.max_distance:
+        index = extend(lake, index, samples, rejected, counts, perceptual=cfg.dedup.perceptual)
+    else:
+        index = rebuild(lake, rests_on, candidates(samples, rejected), counts, cfg.dedup)
+    found = delta.read(spark, lake, tables.DUPLICATES, index.duplicates_version)
+    kinds = {row[C.KIND]: row["count"] for row in found.groupBy(C.KIND).count().collect()}
+    written = {tables.DUPLICATES.name: index.duplicates_version}
+    return StageResult(index.rows, index.rows - sum(kinds.values()), kinds, read, written)
+
+
+def fits(index: Index, rests_on: str, counts: list[Row], lake: Path) -> bool:
+    """Whether the index says what a rebuild would say of the samples in it."""
+    return (
+        index.basis == rests_on != ""
+        and set(index.batches) <= {row[C.INGEST_RUN] for row in counts}
+        and {row[C.PHASH_VERSION] for row in counts} <= {None, index.phash_version}
+        and delta.version(lake, tables.DUPLICATES) >= index.duplicates_version
+    )
+
+
+def rebuild(lake: Path, rests_on: str, found: DataFrame, counts: list[Row], cfg: DedupConfig) -> Index:
+    """Judge all candidates, and index them. Raises nothing of its own; a repeat after an interruption begins anew."""
+    versions = {row[C.PHASH_VERSION] for row in counts} - {None}
+    members = grouped(one_hash_a_file(found) if len(versions) > 1 else found, perceptual=cfg.perceptual)
+    buckets = hashindex.buckets_for(sum(row["count"] for row in counts))
+    folder = hashindex.write(members, lake, buckets)
+    indexed = hashindex.frame(found.sparkSession, lake, [folder], buckets)
+    version = delta.replace(duplicates(indexed, cfg.max_distance), lake, tables.DUPLICATES)
+    batches = tuple(sorted({row[C.INGEST_RUN] for row in counts}))
+    one_version = versions.pop() if len(versions) == 1 else None
+    index = Index(rests_on, one_version, buckets, (folder,), batches, indexed.count(), version)
+    hashindex.commit(lake, index)
+    return index
+
+
+def extend(lake: Path, index: Index, samples: DataFrame, rejected: DataFrame, counts: list[Row], *, perceptual: bool) -> Index:
+    """Judge the groups that samples of new batches meet, and add those to the index."""
+    new = sorted({row[C.INGEST_RUN] for row in counts} - set(index.batches))
+    if new:
+        fresh = grouped(candidates(samples.where(F.col(C.INGEST_RUN).isin(new)), rejected), perceptual=perceptual)
+        folder = hashindex.write(fresh, lake, index.buckets)
+        old, added = (hashindex.frame(samples.sparkSession, lake, folders, index.buckets) for folders in (index.folders, [folder]))
+        version = delta.upsert(duplicates(touched(old, added)), lake, tables.DUPLICATES)
+        index = replace(
+            index,
+            folders=(*index.folders, folder),
+            batches=(*index.batches, *new),
+            rows=index.rows + added.count(),
+            duplicates_version=version,
+        )
+        hashindex.commit(lake, index)
+    return index
 
 
 if __name__ == "__main__":

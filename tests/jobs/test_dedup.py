@@ -86,6 +86,14 @@ EXPECTED = {
 }
 
 
+def members(spark: SparkSession, rows: list[dict[str, Any]], *, perceptual: bool = True, partitions: int | None = None) -> DataFrame:
+    samples = samples_frame(spark, rows)
+    if partitions is not None:
+        samples = samples.repartition(partitions)
+    found = job.candidates(samples, table_frame(spark, tables.REJECTS, []))
+    return job.grouped(job.one_hash_a_file(found), perceptual=perceptual)
+
+
 def losers(frame: DataFrame) -> dict[str, tuple[str, str]]:
     rows = frame.collect()
     assert len({row[C.IMAGE_ID] for row in rows}) == len(rows), "a loser has two keepers"
@@ -94,7 +102,7 @@ def losers(frame: DataFrame) -> dict[str, tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def found(spark: SparkSession) -> dict[str, tuple[str, str]]:
-    return losers(job.duplicates(samples_frame(spark, ROWS).drop(C.IMAGE)))
+    return losers(job.duplicates(members(spark, ROWS)))
 
 
 @pytest.mark.parametrize("image_id", [row[C.IMAGE_ID] for row in ROWS])
@@ -103,7 +111,7 @@ def test_each_picture_has_the_keeper_that_the_rules_give(found: dict[str, tuple[
 
 
 def test_it_is_told_what_decided_for_the_keeper(spark: SparkSession) -> None:
-    rows = job.duplicates(samples_frame(spark, ROWS).drop(C.IMAGE)).collect()
+    rows = job.duplicates(members(spark, ROWS)).collect()
     told = {row[C.IMAGE_ID]: row[C.WON_BY] for row in rows}
     expected = {"small": "pixels", "wide": "bytes", "sha f": "sha256", "bytes 2": "image_id", "chain B": "pixels"}
     assert {image_id: told[image_id] for image_id in expected} == expected
@@ -116,11 +124,11 @@ def test_keepers_are_no_losers_themselves(found: dict[str, tuple[str, str]]) -> 
 @pytest.mark.parametrize(("seed", "partitions"), [(1, 1), (2, 5)])
 def test_order_and_partitioning_change_nothing(spark: SparkSession, found: dict[str, tuple[str, str]], seed: int, partitions: int) -> None:
     shuffled = random.Random(seed).sample(ROWS, len(ROWS))
-    assert losers(job.duplicates(samples_frame(spark, shuffled).drop(C.IMAGE).repartition(partitions))) == found
+    assert losers(job.duplicates(members(spark, shuffled, partitions=partitions))) == found
 
 
 def test_without_the_perceptual_rule_only_equal_bytes_count(spark: SparkSession) -> None:
-    result = losers(job.duplicates(samples_frame(spark, ROWS).drop(C.IMAGE), perceptual=False))
+    result = losers(job.duplicates(members(spark, ROWS, perceptual=False)))
     assert {image_id: (min(image_id, keeper), kind) for image_id, (keeper, kind) in result.items()} == {
         "bytes 2": ("bytes 1", "sha256"),
         "bytes 3": ("bytes 1", "sha256"),
@@ -131,8 +139,10 @@ def test_without_the_perceptual_rule_only_equal_bytes_count(spark: SparkSession)
 
 
 def test_one_hash_with_200_000_members_is_one_group_in_bounded_time(spark: SparkSession) -> None:
-    members = spark.range(200_000).select(
+    crowd = spark.range(200_000).select(
         F.format_string("%06d", "id").alias(C.IMAGE_ID),
+        F.lit("made").alias(C.SOURCE),
+        F.lit(False).alias(job.APART),
         F.sha2(F.col("id").cast("string"), 256).alias(C.SHA256),
         F.lit(1000).cast("long").alias(C.BYTE_SIZE),
         F.when(F.col("id") == 77, 900).otherwise(800).alias(C.WIDTH),
@@ -144,7 +154,7 @@ def test_one_hash_with_200_000_members_is_one_group_in_bounded_time(spark: Spark
     )
     started = time.monotonic()
     row = (
-        job.duplicates(members)
+        job.duplicates(job.grouped(crowd))
         .agg(F.count("*").alias("n"), F.countDistinct(C.KEEPER_ID).alias("k"), F.min(C.KEEPER_ID).alias("id"))
         .first()
     )
@@ -159,14 +169,15 @@ def test_rejected_and_unreadable_samples_are_no_candidates(spark: SparkSession) 
     rejects = table_frame(spark, tables.REJECTS, [{"image_id": "b", "stage": "filter", "reason": reason} for reason in ("x", "y")])
     frame = job.candidates(samples, rejects)
     assert sorted(row[C.IMAGE_ID] for row in frame.collect()) == ["a", "d"]
-    assert sorted(frame.columns) == sorted(job.FACTS)
+    assert sorted(frame.columns) == sorted((*job.FACTS, job.APART))
 
 
 def test_no_shuffle_carries_an_image(spark: SparkSession, lake: Config) -> None:
     root = Path(lake.lake.root)
     delta.append(samples_frame(spark, ROWS).coalesce(1), root, tables.SAMPLES, batch="one")
     delta.append(table_frame(spark, tables.REJECTS, []), root, tables.REJECTS, batch="one")
-    frame = job.duplicates(job.candidates(delta.read(spark, root, tables.SAMPLES), delta.read(spark, root, tables.REJECTS)))
+    found = job.candidates(delta.read(spark, root, tables.SAMPLES), delta.read(spark, root, tables.REJECTS))
+    frame = job.duplicates(job.grouped(job.one_hash_a_file(found)))
     carried = exchanged_columns(frame)
     assert {C.SHA256, C.IMAGE_ID} <= carried, "the test no longer sees the exchanges"
     assert C.IMAGE not in carried
