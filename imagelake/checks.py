@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from imagelake import logs, views
+from imagelake import ledger, logs, views
 from imagelake.config import Config
 from imagelake.errors import GateError
 from imagelake.paths import SQL
@@ -44,8 +44,9 @@ def names() -> list[str]:
     return sorted(Path(path).stem for path in (SQL / "checks").glob("*.sql"))
 
 
-def enforce(spark: SparkSession, cfg: Config, check_names: Sequence[str]) -> None:
-    """Run the checks; raises GateError that names the first broken rule and its first offending rows."""
+def enforce(spark: SparkSession, cfg: Config, check_names: Sequence[str], *, stage: str) -> None:
+    """Run the checks after a stage and write down what was found; raises GateError that names the first broken rule of severity "error" and
+    its first offending rows."""
     roots = shlex.join(["--set", f"lake.root={cfg.lake.root}", "--set", f"corpus.root={cfg.corpus.root}"])
     views.register(spark, cfg, pushdown=False)
     checks = [load(name) for name in check_names]
@@ -55,8 +56,14 @@ def enforce(spark: SparkSession, cfg: Config, check_names: Sequence[str]) -> Non
     ]
     # One query for all: most of a small lake's time is planning.
     rows = reduce(DataFrame.unionByName, found).collect()
-    for check in checks:
-        offending = [row["row"] for row in rows if row["name"] == check.name]
+    results = [(check, [row["row"] for row in rows if row["name"] == check.name]) for check in checks]
+    ledger.record_checks(
+        Path(cfg.lake.root),
+        stage,
+        ({"check": check.name, "severity": check.severity, "rule": check.rule, "holds": not rows, "first_rows": rows[:SHOWN]}
+         for check, rows in results),
+    )  # fmt: skip
+    for check, offending in results:
         if not offending:
             continue
         shown = "\n".join(f"  {row}" for row in offending[:SHOWN]) + ("\n  …" if len(offending) > SHOWN else "")

@@ -77,18 +77,20 @@ class GeometryConfig(Section):
 Trust = Literal["deduplicated", "nsfw_filtered", "pii_filtered"]
 
 # Reasons of the rules that are built in.
-FILTER_REASONS = ("below_min_pixels", "below_min_side", "aspect_ratio", "license", "trust_required", "caption_length")
+FILTER_REASONS = ("below_min_pixels", "below_min_side", "aspect_ratio", "license", "trust_required", "language", "caption_length")
 
 
 class FilterConfig(Section):
     """Rules over columns. `licenses` null admits every licence, unknown ones too; a list admits only what it names. `trust` names what a
-    source must have declared. `where`: name of a reason -> SQL predicate over samples; what it is true for is out, null is not true."""
+    source must have declared. `languages` (ISO 639-1) null admits every one; a list admits samples whose longest caption is in one of them,
+    and samples without captions. `where`: name of a reason -> SQL predicate over samples; what it is true for is out, null is not true."""
 
     min_pixels: int = Field(default=384 * 384, ge=0)
     min_side: int | None = Field(default=None, ge=1)
     max_aspect_ratio: float | None = Field(default=None, ge=1)
     licenses: tuple[str, ...] | None = None
     trust: tuple[Trust, ...] = ()
+    languages: tuple[str, ...] | None = None
     min_caption_chars: int | None = Field(default=None, ge=1)
     where: dict[str, str] = Field(default_factory=dict)
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from imagelake import columns as C
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 SHOWN_KEPT = 96
 SHOWN_REJECTED = 96
 SHOWN_GROUPS = 24
+SHOWN_MEMBERS = 23
 # An original larger than this is shown without its picture.
 MAX_THUMBNAIL_BYTES = 32 << 20
 
@@ -35,13 +39,11 @@ def write_report(spark: SparkSession, cfg: Config, output: Path) -> report.Repor
 
 def gather(spark: SparkSession, cfg: Config) -> report.ReportData:
     lake, root = Path(cfg.lake.root), Path(cfg.corpus.root)
-    groups = _rows(spark.sql((SQL / "reports/duplicate_groups.sql").read_text(encoding="utf-8")))
-    shown_keepers = [group[C.KEEPER_ID] for group in groups[:SHOWN_GROUPS]]
-    losers = _rows(spark.table("duplicates").where(F.col(C.KEEPER_ID).isin(shown_keepers)).orderBy(C.IMAGE_ID))
+    losers = _largest_groups(spark, SHOWN_GROUPS)
     one_reason = spark.table("rejects").groupBy(C.IMAGE_ID).agg(F.min(F.struct(C.STAGE, C.REASON, C.DETAIL)).alias("why"))
     rejects = _rows(one_reason.select(C.IMAGE_ID, "why.*").orderBy(C.STAGE, C.REASON, C.IMAGE_ID).limit(SHOWN_REJECTED))
     kept = _kept(lake)
-    wanted = {*shown_keepers, *(row[C.IMAGE_ID] for row in [*losers, *rejects])}
+    wanted = {*(row[C.KEEPER_ID] for row in losers), *(row[C.IMAGE_ID] for row in [*losers, *rejects])}
     pictures = _originals(spark, lake, wanted)
     return report.ReportData(
         release=corpus.read_release(root).release if corpus.is_released(root) else "none yet",
@@ -50,17 +52,53 @@ def gather(spark: SparkSession, cfg: Config) -> report.ReportData:
         corpus_root=cfg.corpus.root,
         sources=_sources(spark),
         buckets=[report.BucketCounts(**row) for row in _rows(spark.sql((SQL / "reports/buckets.sql").read_text(encoding="utf-8")))],
-        duplicate_groups=[
-            report.DuplicateGroup(
-                pictures[keeper], [(pictures[row[C.IMAGE_ID]], row[C.KIND]) for row in losers if row[C.KEEPER_ID] == keeper]
-            )
-            for keeper in shown_keepers
-        ],
-        duplicate_groups_total=len(groups),
+        duplicate_groups=_groups(losers, pictures),
+        duplicate_groups_total=_groups_total(spark),
         kept=kept,
         rejected=[report.Rejected(pictures[row[C.IMAGE_ID]], row[C.STAGE], row[C.REASON], row[C.DETAIL]) for row in rejects],
         runs=_runs(lake),
     )
+
+
+def write_groups(spark: SparkSession, cfg: Config, output: Path, count: int) -> int:
+    """Write a contact sheet of the `count` largest duplicate groups to `output`; returns how many it shows."""
+    lake = Path(cfg.lake.root)
+    delta.read(spark, lake, tables.DUPLICATES).createOrReplaceTempView("duplicates")
+    losers = _largest_groups(spark, count)
+    pictures = _originals(spark, lake, {row[name] for row in losers for name in (C.IMAGE_ID, C.KEEPER_ID)})
+    groups = _groups(losers, pictures)
+    write_atomic(output, report.render_groups(cfg.lake.root, groups, _groups_total(spark)).encode())
+    return len(groups)
+
+
+def _largest_groups(spark: SparkSession, count: int) -> list[dict[str, Any]]:
+    """Rows of duplicates, those of the largest groups first, up to SHOWN_MEMBERS of each; `losers` is how many the group has."""
+    sizes = spark.table("duplicates").groupBy(C.KEEPER_ID).agg(F.count(F.lit(1)).alias("losers"))
+    largest = sizes.orderBy(F.desc("losers"), C.KEEPER_ID).limit(count)
+    place = F.row_number().over(Window.partitionBy(C.KEEPER_ID).orderBy(C.IMAGE_ID))
+    shown = (
+        spark.table("duplicates")
+        .join(F.broadcast(largest), on=C.KEEPER_ID)
+        .withColumn("place", place)
+        .where(F.col("place") <= SHOWN_MEMBERS)
+    )
+    return _rows(shown.orderBy(F.desc("losers"), C.KEEPER_ID, "place"))
+
+
+def _groups_total(spark: SparkSession) -> int:
+    return spark.table("duplicates").select(C.KEEPER_ID).distinct().count()
+
+
+def _groups(losers: Iterable[Mapping[str, Any]], pictures: Mapping[str, report.Picture]) -> list[report.DuplicateGroup]:
+    return [
+        report.DuplicateGroup(
+            group_id=rows[0][C.GROUP_ID],
+            keeper=pictures[keeper],
+            losers=[report.Loser(pictures[row[C.IMAGE_ID]], row[C.KIND], row[C.DISTANCE], row[C.WON_BY]) for row in rows],
+            losers_total=rows[0]["losers"],
+        )
+        for keeper, rows in ((keeper, list(rows)) for keeper, rows in groupby(losers, key=itemgetter(C.KEEPER_ID)))
+    ]
 
 
 def _rows(frame: DataFrame) -> list[dict[str, Any]]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import heapq
 import json
 import secrets
-import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -138,18 +137,12 @@ def compact(spark: SparkSession, lake: Path) -> Index | None:
     return compacted
 
 
-def remove_orphans(lake: Path, older_than_seconds: float = ORPHAN_AFTER_SECONDS) -> list[str]:
-    """Remove the folders that current.json does not name and that have been there for so long; returns their names."""
+def orphans(lake: Path, older_than_seconds: float = ORPHAN_AFTER_SECONDS) -> list[Path]:
+    """The folders that current.json does not name and that have been there for so long."""
     index = current(lake)
     named = set(index.folders) if index else set()
-    orphans = [
-        path
-        for path in sorted((lake / FOLDER).glob("part-*"))
-        if path.name not in named and time.time() - path.stat().st_mtime >= older_than_seconds
-    ]
-    for path in orphans:
-        shutil.rmtree(path)
-    return [path.name for path in orphans]
+    folders = [path for path in sorted((lake / FOLDER).glob("part-*")) if path.name not in named]
+    return [path for path in folders if time.time() - path.stat().st_mtime >= older_than_seconds]
 
 
 def nearest(lake: Path, index: Index, sha256: str, phash: int | None, phash_black: int | None, count: int) -> list[dict[str, Any]]:

@@ -1,10 +1,10 @@
-"""The run ledger: one JSON file a stage run, so that every environment writes it and two writers never meet."""
+"""The run ledger: a JSON file for each stage run and one for what was checked after it, so that any environment writes it and none meet."""
 
 from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from imagelake.storage import write_atomic
-from imagelake.tables import RUNS
+from imagelake.tables import CHECKS, RUNS
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,14 @@ def record(lake: Path, *, run_id: str, stage: str, status: str, started_at: date
     }
     write_atomic(lake / RUNS.path / f"{run_id}-{stage}.json", json.dumps(row, ensure_ascii=False).encode() + b"\n")
     return row
+
+
+def record_checks(lake: Path, stage: str, found: Iterable[Mapping[str, Any]]) -> None:
+    """Write down what the rules after the run that is going on were found to be: check, severity, rule, holds, first_rows."""
+    run_id = CURRENT_RUN.get() or new_run_id()
+    common = {"run_id": run_id, "stage": stage, "checked_at": datetime.now(UTC).isoformat(timespec="milliseconds")}
+    lines = [json.dumps({**common, **row}, ensure_ascii=False) + "\n" for row in found]
+    write_atomic(lake / CHECKS.path / f"{run_id}-{stage}.json", "".join(lines).encode())
 
 
 def runs(lake: Path) -> Iterator[dict[str, Any]]:

@@ -12,6 +12,7 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from PIL import Image
@@ -51,11 +52,23 @@ class Rejected:
 
 
 @dataclass(frozen=True)
-class DuplicateGroup:
-    """A keeper and what lost to it, each with the kind of likeness: "sha256" or "phash"."""
+class Loser:
+    """`kind` of likeness: "sha256" or "phash"; `distance` in bits of the hash; `won_by`: what decided for the keeper."""
 
+    picture: Picture
+    kind: str
+    distance: int
+    won_by: str
+
+
+@dataclass(frozen=True)
+class DuplicateGroup:
+    """A keeper and some of the `losers_total` that lost to it."""
+
+    group_id: str
     keeper: Picture
-    losers: Sequence[tuple[Picture, str]]
+    losers: Sequence[Loser]
+    losers_total: int
 
 
 @dataclass(frozen=True)
@@ -160,11 +173,20 @@ _QUESTIONS = (
 
 def render_report(data: ReportData) -> str:
     """The page as one self-contained HTML text: styles inside, pictures as data URIs, no script, nothing fetched."""
+    return _render("report.html.j2", data=data)
+
+
+def render_groups(lake_root: str, groups: Sequence[DuplicateGroup], groups_total: int) -> str:
+    """A contact sheet of duplicate groups, as one self-contained HTML text too."""
+    return _render("duplicates.html.j2", lake_root=lake_root, groups=groups, groups_total=groups_total)
+
+
+def _render(template: str, **values: Any) -> str:
     environment = Environment(
         loader=PackageLoader("imagelake"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {"number": _number, "size": _size, "data_uri": _data_uri, "percent": _percent}
-    return environment.get_template("report.html.j2").render(data=data)
+    return environment.get_template(template).render(**values)
 
 
 def summary_text(data: ReportData) -> str:
@@ -176,7 +198,8 @@ def summary_text(data: ReportData) -> str:
     lines += ["", "rejected"] + [f"  {_printable(reason):32} {count:8,}" for reason, count in data.reasons]
     lines += ["", f"duplicate groups: {data.duplicate_groups_total:,}"]
     for group in data.duplicate_groups[:10]:
-        losers = ", ".join(f"{_printable(p.source)}/{_printable(p.source_key)} ({kind})" for p, kind in group.losers)
+        losers = ", ".join(f"{_printable(x.picture.source)}/{_printable(x.picture.source_key)} ({x.kind})" for x in group.losers)
+        losers += f" and {group.losers_total - len(group.losers):,} more" if len(group.losers) < group.losers_total else ""
         lines.append(f"  {_printable(group.keeper.source)}/{_printable(group.keeper.source_key)} ← {losers}")
     lines += ["", "shapes"]
     lines += [f"  {b.tier}/{b.bucket} {b.width:>5} × {b.height:<5} {b.images:8,} images {_size(b.image_bytes):>10}" for b in data.buckets]

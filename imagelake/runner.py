@@ -93,7 +93,7 @@ def execute(step: Stage, cfg: Config, spark: SparkSession | None = None, main: M
         if spark is not None and step.checks and owes_checks:
             from imagelake import checks
 
-            checks.enforce(spark, cfg, step.checks)
+            checks.enforce(spark, cfg, step.checks, stage=step.name)
     except BaseException as error:
         message = f"{type(error).__name__}: {error}"[:2000]
         with contextlib.suppress(OSError):  # a full disk is what went wrong, not what is told of it

@@ -27,7 +27,7 @@ STAGES = (
         "ingest",
         "sources → samples, rejects: one row a record, with its facts",
         ("sources", "ingest"),
-        ("unique_ids",),
+        ("unique_ids", "comparable_hashes"),
     ),
     Stage("filter", "samples → rejects: resolution, shape and licence, by columns", ("filter", "geometry"), reads="samples"),
     Stage(

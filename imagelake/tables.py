@@ -181,7 +181,27 @@ RUNS = Table(
     ),
 )
 
-TABLES = (SAMPLES, SOURCE_FILES, REJECTS, DUPLICATES, CURATED, RUNS)
+CHECKS = Table(
+    name="checks",
+    path="checks",
+    format="json",
+    key=(C.RUN_ID, "check"),
+    grain="one rule of sql/checks, as it was found after one run of a stage",
+    schema=pa.schema(
+        [
+            (C.RUN_ID, pa.string()),
+            (C.STAGE, pa.string()),
+            ("check", pa.string()),
+            ("severity", pa.string()),
+            ("rule", pa.string()),
+            ("holds", pa.bool_()),
+            ("first_rows", pa.list_(pa.string())),
+            ("checked_at", pa.timestamp("us", tz="UTC")),
+        ]
+    ),
+)
+
+TABLES = (SAMPLES, SOURCE_FILES, REJECTS, DUPLICATES, CURATED, RUNS, CHECKS)
 
 
 def named(name: str) -> Table:

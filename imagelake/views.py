@@ -1,4 +1,4 @@
-"""SQL views over every table, without bytes: samples, source_files, rejects, duplicates, curated, runs, corpus_rows, skips."""
+"""SQL views over every table, without bytes: samples, source_files, rejects, duplicates, curated, runs, checks, corpus_rows, skips."""
 
 from __future__ import annotations
 

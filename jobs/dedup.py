@@ -11,9 +11,10 @@ where the index does not fit (other settings, other rejects of old samples), all
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
@@ -21,9 +22,11 @@ from pyspark.sql import functions as F
 from imagelake import __version__, delta, hashindex, ledger, nearpairs, tables
 from imagelake import columns as C
 from imagelake.config import Config, DedupConfig, digest_of
+from imagelake.errors import ConfigError
 from imagelake.hashindex import Index
 from imagelake.ledger import StageResult
 from imagelake.runner import run, unchanged
+from udfs.facts import image_facts
 
 KEEPER = "keeper"
 # Whether the member's source was declared to be deduplicated.
@@ -220,6 +223,31 @@ def extend(lake: Path, index: Index, samples: DataFrame, rejected: DataFrame, co
         )
         hashindex.commit(lake, index)
     return index
+
+
+def query(cfg: Config, files: Sequence[Path], count: int) -> tuple[list[dict[str, Any]], dict[Path, str]]:
+    """The `count` indexed samples that are most like each image, nearest first, and why the others can't be told; no Spark.
+
+    Raises ConfigError where there is no index yet.
+    """
+    lake = Path(cfg.lake.root)
+    index = hashindex.current(lake)
+    if index is None:
+        raise ConfigError(f"lake.root: {lake} has no index of pictures yet: `imagelake dedup` makes it")
+    found: list[dict[str, Any]] = []
+    unreadable: dict[Path, str] = {}
+    for file in files:
+        try:
+            facts = image_facts(file.read_bytes(), cfg.ingest.max_pixels)
+        except OSError as error:
+            unreadable[file] = str(error.strerror)
+            continue
+        if facts.defect is not None:
+            unreadable[file] = f"{facts.defect}: {facts.defect_detail}"
+            continue
+        near = hashindex.nearest(lake, index, facts.sha256, None if facts.is_flat else facts.phash, facts.phash_black, count)
+        found += [{"file": file, **{name: row[name] for name in (C.DISTANCE, C.IMAGE_ID, C.SOURCE, C.WIDTH, C.HEIGHT)}} for row in near]
+    return found, unreadable
 
 
 if __name__ == "__main__":

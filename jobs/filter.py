@@ -6,8 +6,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import pandas_udf
 
 from imagelake import columns as C
 from imagelake import delta, ledger, tables
@@ -15,8 +17,15 @@ from imagelake.config import Config, FilterConfig, GeometryConfig
 from imagelake.ledger import StageResult
 from imagelake.predicates import checked
 from imagelake.runner import run, unchanged
+from udfs.language import language
 
 MIN_RATIO, MAX_RATIO = 0.5, 2.0
+
+
+@pandas_udf("string")  # type: ignore[untyped-decorator]
+def languages(texts: pd.Series) -> pd.Series:
+    """Texts or null -> their languages, null where none can be told."""
+    return texts.map(language, na_action="ignore")
 
 
 def reject_reasons(samples: DataFrame, cfg: FilterConfig, geometry: GeometryConfig) -> Column:
@@ -40,9 +49,14 @@ def reject_reasons(samples: DataFrame, cfg: FilterConfig, geometry: GeometryConf
     if cfg.trust:
         declared = F.coalesce(F.col(C.TRUST), F.array().cast("array<string>"))
         rules["trust_required"] = F.size(F.array_except(F.array(*map(F.lit, cfg.trust)), declared)) > 0
+    # By length, then by text, so that the same captions are always judged by the same one.
+    longest = F.array_max(
+        F.transform(F.map_values(C.CAPTIONS), lambda text: F.struct(F.char_length(text).alias("chars"), text.alias("text")))
+    )
+    if cfg.languages is not None:
+        rules["language"] = ~F.coalesce(languages(longest["text"]).isin(list(cfg.languages)), F.lit(True))
     if cfg.min_caption_chars is not None:
-        lengths = F.transform(F.map_values(C.CAPTIONS), lambda text: F.coalesce(F.char_length(text), F.lit(0)))
-        rules["caption_length"] = F.coalesce(F.array_max(lengths), F.lit(0)) < cfg.min_caption_chars
+        rules["caption_length"] = F.coalesce(longest["chars"], F.lit(0)) < cfg.min_caption_chars
     rules |= checked(samples, cfg.where, "filter.where")
     return F.array_compact(F.array(*(F.when(fails, F.lit(name)) for name, fails in rules.items())))
 

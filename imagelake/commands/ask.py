@@ -26,7 +26,7 @@ def sql(
 ) -> None:
     """Ask the tables in SQL.
 
-    They are samples, source_files, rejects, duplicates, curated, runs, corpus_rows, skips. Ready-made questions are in sql/reports.
+    They are samples, source_files, rejects, duplicates, curated, runs, checks, corpus_rows, skips. Ready-made questions are in sql/reports.
     """
     options.end(lambda: _sql(statement, file, format_, options.load(config, set_)))
 

@@ -1,7 +1,8 @@
-"""One command a stage; those of filter, skips and verify answer questions too."""
+"""One command a stage; those of filter, dedup, skips and verify answer questions too."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -12,12 +13,12 @@ from imagelake import runner, session
 from imagelake.commands import options
 from imagelake.commands.options import AsJson, ConfigFiles, CorpusFolder, DryRun, Overrides, Sources
 from imagelake.config import Config
-from imagelake.errors import EXIT_GATE, EXIT_OK
+from imagelake.errors import EXIT_CONFIG, EXIT_GATE, EXIT_OK, ConfigError
 from imagelake.stages import STAGES, Stage, stage
 
 
 def add_to(app: typer.Typer) -> None:
-    own: dict[str, Callable[..., None]] = {"filter": filter_, "skips": skips, "verify": verify}
+    own: dict[str, Callable[..., None]] = {"filter": filter_, "dedup": dedup, "skips": skips, "verify": verify}
     for step in STAGES:
         app.command(step.name)(own[step.name] if step.name in own else _plain(step))
 
@@ -57,6 +58,44 @@ def _what_if(files: list[Path] | None, overrides: list[str] | None, what_if: lis
     columns = ("source", "readable samples", "kept now", "kept then", "newly out", "newly in")
     options.print_table(columns, rows, "nothing was written")
     return EXIT_OK
+
+
+def dedup(
+    files: Annotated[list[Path] | None, typer.Argument(metavar="[FILE]...", help="Images to look for, with --query.")] = None,
+    query: Annotated[bool, typer.Option("--query", help="Print which known pictures are most like each FILE.")] = False,
+    nearest: Annotated[int, typer.Option("--nearest", metavar="N", min=1, help="How many of them.")] = 5,
+    show: Annotated[int | None, typer.Option("--show", metavar="N", min=1, help="Write a page of the N largest groups.")] = None,
+    output: Annotated[Path, typer.Option("--output", metavar="FILE", help="That page.")] = Path("build/duplicates.html"),
+    config: ConfigFiles = None,
+    set_: Overrides = None,
+    sources: Sources = None,
+) -> None:
+    """samples → duplicates: equal bytes, then equal pictures.
+
+    Exit code 99 when there is nothing to do. With --query or --show nothing is done but to answer.
+    """
+    options.end(lambda: _dedup(options.load(config, set_, sources), files or [], nearest if query else None, show, output))
+
+
+def _dedup(cfg: Config, files: list[Path], nearest: int | None, show: int | None, output: Path) -> int:
+    if bool(files) != (nearest is not None):
+        raise ConfigError("dedup: --query and the images to look for belong together: imagelake dedup --query FILE...")
+    if not files and show is None:
+        return _execute("dedup", cfg)
+    lake = runner.require_lake(cfg)
+    columns = ("image", "bits apart", "image_id", "source", "width", "height")
+    found, unreadable = options.job("dedup").query(cfg, files, nearest) if files else ([], {})
+    if found:
+        options.print_table(columns, found, "the nearest known pictures")
+    for file, why in unreadable.items():
+        print(f"imagelake: {file}: {why}", file=sys.stderr)
+    if show is not None:
+        from imagelake import gather
+
+        with session.build(cfg.spark) as spark:
+            shown = gather.write_groups(spark, cfg, output, show)
+        print(f"{shown} groups: {output}" if shown else f"lake.root: {lake} has no duplicates")
+    return EXIT_CONFIG if unreadable else EXIT_OK
 
 
 def verify(corpus: CorpusFolder = None, json_: AsJson = False, config: ConfigFiles = None, set_: Overrides = None) -> None:

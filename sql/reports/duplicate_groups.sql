@@ -1,5 +1,6 @@
 -- grain: one group of duplicates, largest first
 SELECT
+  duplicates.group_id,
   duplicates.keeper_id,
   keeper.source AS keeper_source,
   keeper.source_key AS keeper_key,

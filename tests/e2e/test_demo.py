@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
@@ -108,6 +110,25 @@ def test_a_second_run_changes_nothing_and_says_so(demo: Chain) -> None:
     assert again.stdout.count("nothing to do") == 10
     assert (demo.corpus / "release.json").read_bytes() == release
     assert content(demo.cfg) == before and shard_digests(demo.corpus) == shards
+
+
+def test_known_pictures_are_found_again_and_the_groups_are_shown(spark: SparkSession, demo: Chain, tmp_path: Path) -> None:
+    (row,) = rows(spark, demo.cfg, "SELECT source_uri, samples.image_id FROM samples JOIN duplicates USING (image_id) "
+                  "WHERE kind = 'phash' AND source_uri LIKE 'file:%' AND source_uri NOT LIKE '%#%' ORDER BY image_id LIMIT 1")  # fmt: skip
+    file = Path(unquote(urlsplit(row["source_uri"]).path))
+    (tmp_path / "page.jpg").write_text("<html>")
+    asked = demo.call("dedup", "--query", str(file), str(tmp_path / "page.jpg"), str(tmp_path / "nowhere"), *demo.arguments)
+    assert asked.returncode == 2
+    (nearest,) = [line for line in asked.stdout.splitlines() if row["image_id"] in line]
+    assert re.search(r"│\s*0\s*│", nearest)
+    told = asked.stderr.splitlines()
+    assert len(told) == 2 and "page.jpg: " in told[0] and "nowhere: No such file" in told[1]
+    shown = demo.call("dedup", "--show", "3", "--output", str(tmp_path / "groups.html"), *demo.arguments)
+    assert shown.returncode == 0, shown.stderr
+    page = (tmp_path / "groups.html").read_text(encoding="utf-8")
+    assert page.count("tag kept") == 3 and "data:image/jpeg;base64," in page
+    idle = demo.call("maintain", *demo.arguments)
+    assert idle.returncode == 0 and "nothing to compact" in idle.stdout, idle.stderr
 
 
 def test_a_single_stage_with_nothing_to_do_exits_99_under_cli_and_spark_submit(demo: Chain) -> None:

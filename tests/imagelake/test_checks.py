@@ -46,6 +46,10 @@ def duplicate(image_id: str, keeper_id: str) -> dict[str, Any]:
 
 # rule -> what is wrong -> (the faulty rows of some views, the image_id that the message must name)
 FAULTS: dict[str, dict[str, tuple[Rows, str]]] = {
+    "comparable_hashes": {
+        "no hash": ({"samples": [*GOOD["samples"], sample("bare", phash=None)], "curated": [{"image_id": "bare"}]}, "bare"),
+        "a hash of no version": ({"samples": [sample("bare", phash_version=None)]}, "bare"),
+    },
     "unique_ids": {"an id twice": ({"samples": [*GOOD["samples"], sample("kept", source="other")]}, "kept")},
     "nothing_lost": {
         "nowhere": ({"curated": [{"image_id": "kept"}]}, "also kept"),
@@ -98,7 +102,9 @@ def views_of(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_every_rule_holds_on_a_good_lake(spark: SparkSession, lake: Config, views_of: Any) -> None:
     views_of({})
-    checks.enforce(spark, lake, checks.names())
+    checks.enforce(spark, lake, checks.names(), stage="verify")
+    found = spark.read.schema(delta.spark_schema(tables.CHECKS)).json(str(Path(lake.lake.root) / "checks")).collect()
+    assert {row["check"]: (row["holds"], row["first_rows"]) for row in found} == {name: (True, []) for name in checks.names()}
 
 
 @pytest.mark.parametrize(("rule", "fault"), CASES, ids=[f"{rule}: {fault}" for rule, fault in CASES])
@@ -106,11 +112,14 @@ def test_a_planted_fault_breaks_its_rule(spark: SparkSession, lake: Config, view
     changes, image_id = FAULTS[rule][fault]
     views_of(changes)
     with pytest.raises(GateError) as caught:
-        checks.enforce(spark, lake, [rule])
+        checks.enforce(spark, lake, [rule], stage="verify")
     message = str(caught.value)
     assert checks.load(rule).rule in message
     assert f'"image_id":"{image_id}"' in message
     assert f"sql/checks/{rule}.sql" in message
+    (kept,) = spark.read.schema(delta.spark_schema(tables.CHECKS)).json(str(Path(lake.lake.root) / "checks")).collect()
+    assert (kept["check"], kept["stage"], kept["holds"], kept["severity"]) == (rule, "verify", False, "error")
+    assert f'"image_id":"{image_id}"' in "".join(kept["first_rows"])
 
 
 def test_each_rule_has_a_fault_here_and_a_stage_that_runs_it() -> None:
@@ -121,7 +130,7 @@ def test_each_rule_has_a_fault_here_and_a_stage_that_runs_it() -> None:
 def test_many_offenders_are_shown_as_a_few(spark: SparkSession, lake: Config, views_of: Any) -> None:
     views_of({"curated": [], "samples": [*GOOD["samples"], *(sample(f"lost {n}") for n in range(20))]})
     with pytest.raises(GateError) as caught:
-        checks.enforce(spark, lake, ["nothing_lost"])
+        checks.enforce(spark, lake, ["nothing_lost"], stage="curate")
     assert str(caught.value).count("image_id") == checks.SHOWN
     assert "…" in str(caught.value)
 
@@ -132,12 +141,12 @@ def test_a_warning_is_logged_and_stops_nothing(
     known = checks.load("unique_ids")
     monkeypatch.setattr(checks, "load", lambda name: checks.Check(name, known.rule, "warning", known.sql))
     views_of(FAULTS["unique_ids"]["an id twice"][0])
-    checks.enforce(spark, lake, ["unique_ids"])
+    checks.enforce(spark, lake, ["unique_ids"], stage="ingest")
     assert known.rule in capsys.readouterr().out
 
 
 def test_a_lake_without_tables_breaks_no_rule(spark: SparkSession, lake: Config) -> None:
-    checks.enforce(spark, lake, checks.names())
+    checks.enforce(spark, lake, checks.names(), stage="verify")
     try:
         for table in tables.TABLES:
             assert set(spark.table(table.name).columns) == set(table.schema.names) - set(table.bytes_columns)

@@ -12,6 +12,7 @@ from imagelake.report import (
     BucketCounts,
     DuplicateGroup,
     Kept,
+    Loser,
     Picture,
     Rejected,
     ReportData,
@@ -77,7 +78,9 @@ def data() -> ReportData:
             SourceCounts("<b>photos</b>", 10, 9, 0, {"ingest: truncated": 1}),
         ],
         buckets=[BucketCounts(512, "1.000", 512, 512, 900, 45_000_000), BucketCounts(1024, "0.500", 704, 1408, 109, 20_000_000)],
-        duplicate_groups=[DuplicateGroup(picture("large"), [(picture("small", width=320, height=240), "phash")])],
+        duplicate_groups=[
+            DuplicateGroup("phash-1-00", picture("large"), [Loser(picture("small", width=320, height=240), "phash", 2, "pixels")], 12)
+        ],
         duplicate_groups_total=140,
         kept=[Kept(picture("first", captions=[HOSTILE, "A second caption."]), 512, "1.000"), Kept(picture("bare"), 512, "1.286")],
         rejected=[Rejected(picture("cut<i>", thumbnail=None, width=None, height=None), "ingest", "truncated", HOSTILE)],
@@ -96,7 +99,8 @@ def test_every_figure_is_on_the_page(data: ReportData) -> None:
         "filter: below_min_pixels 20",
         "140 groups",
         "keeper 640 × 480 web / large",
-        "phash 320 × 240 web / small",
+        "phash, 2 bits 320 × 240 web / small lost by pixels",
+        "and 11 more",
         "1024 0.500 704 × 1408 109 20.0 MB",
         "512/1.000",
         "A second caption.",

@@ -101,7 +101,7 @@ def split(rows: Rows, seed: int, parts: int) -> list[Rows]:
     return [shuffled[start:end] for start, end in zip([0, *cuts], [*cuts, len(rows)], strict=True)]
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_batch_by_batch_the_result_is_that_of_all_at_once(spark: SparkSession, lake: Config, rebuilds: list[str], seed: int) -> None:
     rows = pictures(seed)
     seen: Rows = []
@@ -157,9 +157,9 @@ def test_an_interrupted_batch_is_judged_again_and_its_dead_folder_is_not_seen(
     root = Path(lake.lake.root)
     index = hashindex.current(root)
     assert index is not None and index.rows == len(rows)
-    assert not hashindex.remove_orphans(root)  # a run might still be writing it
-    assert len(hashindex.remove_orphans(root, older_than_seconds=0)) == 1
-    assert {path.name for path in (root / hashindex.FOLDER).glob("part-*")} == set(index.folders)
+    assert not hashindex.orphans(root)  # a run might still be writing it
+    (dead,) = hashindex.orphans(root, older_than_seconds=0)
+    assert {path.name for path in (root / hashindex.FOLDER).glob("part-*")} - {dead.name} == set(index.folders)
 
 
 def changed(cfg: Config, **sections: dict[str, Any]) -> Config:

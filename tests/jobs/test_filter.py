@@ -147,6 +147,21 @@ def test_rules_of_trust_captions_and_ones_own(spark: SparkSession) -> None:
     }
 
 
+def test_the_longest_caption_decides_the_language_and_no_caption_is_no_reason(spark: SparkSession) -> None:
+    rows = [
+        sample("english", captions={"alt": "A red bicycle leans on a wall in the old town.", "seo": "Fahrrad"}),
+        sample("german", captions={"alt": "Ein rotes Fahrrad lehnt an einer Mauer in der Altstadt.", "seo": "a bicycle"}),
+        sample("japanese", captions={"alt": "古い町の壁に赤い自転車が立てかけてある"}),
+        sample("number", captions={"alt": "2034-17"}),
+        sample("silent", captions={"alt": None}),
+        sample("bare", captions={}),
+    ]
+    frame = samples_frame(spark, rows)
+    assert reasons(frame, languages=("en", "ja")) == {"german": ["language"]}
+    assert reasons(frame, languages=()) == {name: ["language"] for name in ("english", "german", "japanese")}
+    assert "Python" not in executed_plan(job.rejects(frame, FilterConfig(), GeometryConfig()))  # where it is not asked for
+
+
 @pytest.mark.parametrize("predicate", ["no_such_column = 1", "format ="])
 def test_a_predicate_that_is_none_names_its_key(samples: DataFrame, predicate: str) -> None:
     with pytest.raises(ConfigError, match=r"filter\.where\.bad: "):
