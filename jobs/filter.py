@@ -10,6 +10,7 @@ import pandas as pd
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import pandas_udf
+from pyspark.sql.types import StringType
 
 from imagelake import columns as C
 from imagelake import delta, ledger, tables
@@ -22,7 +23,6 @@ from udfs.language import language
 MIN_RATIO, MAX_RATIO = 0.5, 2.0
 
 
-@pandas_udf("string")  # type: ignore[untyped-decorator]
 def languages(texts: pd.Series) -> pd.Series:
     """Texts or null -> their languages, null where none can be told."""
     return texts.map(language, na_action="ignore")
@@ -50,11 +50,10 @@ def reject_reasons(samples: DataFrame, cfg: FilterConfig, geometry: GeometryConf
         declared = F.coalesce(F.col(C.TRUST), F.array().cast("array<string>"))
         rules["trust_required"] = F.size(F.array_except(F.array(*map(F.lit, cfg.trust)), declared)) > 0
     # By length, then by text, so that the same captions are always judged by the same one.
-    longest = F.array_max(
-        F.transform(F.map_values(C.CAPTIONS), lambda text: F.struct(F.char_length(text).alias("chars"), text.alias("text")))
-    )
+    captions = F.transform(F.map_values(C.CAPTIONS), lambda text: F.struct(F.char_length(text).alias("chars"), text.alias("text")))
+    longest = F.array_max(captions)
     if cfg.languages is not None:
-        rules["language"] = ~F.coalesce(languages(longest["text"]).isin(list(cfg.languages)), F.lit(True))
+        rules["language"] = ~F.coalesce(pandas_udf(languages, StringType())(longest["text"]).isin(list(cfg.languages)), F.lit(True))
     if cfg.min_caption_chars is not None:
         rules["caption_length"] = F.coalesce(longest["chars"], F.lit(0)) < cfg.min_caption_chars
     rules |= checked(samples, cfg.where, "filter.where")
