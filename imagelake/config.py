@@ -90,7 +90,7 @@ class FilterConfig(Section):
     max_aspect_ratio: float | None = Field(default=None, ge=1)
     licenses: tuple[str, ...] | None = None
     trust: tuple[Trust, ...] = ()
-    languages: tuple[str, ...] | None = None
+    languages: tuple[str, ...] | None = Field(default=None, min_length=1)
     min_caption_chars: int | None = Field(default=None, ge=1)
     where: dict[str, str] = Field(default_factory=dict)
 

@@ -53,7 +53,8 @@ def reject_reasons(samples: DataFrame, cfg: FilterConfig, geometry: GeometryConf
     captions = F.transform(F.map_values(C.CAPTIONS), lambda text: F.struct(F.char_length(text).alias("chars"), text.alias("text")))
     longest = F.array_max(captions)
     if cfg.languages is not None:
-        rules["language"] = ~F.coalesce(pandas_udf(languages, StringType())(longest["text"]).isin(list(cfg.languages)), F.lit(True))
+        found = pandas_udf(languages, StringType())  # type: ignore[call-overload]
+        rules["language"] = ~F.coalesce(found(longest["text"]).isin(list(cfg.languages)), F.lit(True))
     if cfg.min_caption_chars is not None:
         rules["caption_length"] = F.coalesce(longest["chars"], F.lit(0)) < cfg.min_caption_chars
     rules |= checked(samples, cfg.where, "filter.where")
