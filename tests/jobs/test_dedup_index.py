@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+import re
 from pathlib import Path
 from typing import Any
 
@@ -210,11 +210,7 @@ def test_near_pictures_are_duplicates_within_max_distance_only(spark: SparkSessi
 
 
 def index_scans(plan: str) -> list[str]:
-    return [block for block in plan.split("\n\n") if "Scan parquet" in block and "picture_index" in block]
-
-
-def operators(plan: str) -> Sequence[str]:
-    return [line for line in plan.split("\n\n")[0].splitlines() if line.strip()]
+    return [block for block in plan.split("\n\n") if re.match(r"\s*\(\d+\) Scan parquet", block) and "picture_index" in block]
 
 
 def test_no_exchange_lies_above_the_index(spark: SparkSession, lake: Config) -> None:
