@@ -159,7 +159,7 @@ def test_the_longest_caption_decides_the_language_and_no_caption_is_no_reason(sp
     frame = samples_frame(spark, rows)
     assert reasons(frame, languages=("en", "ja")) == {"german": ["language"]}
     assert reasons(frame, languages=("fr",)) == {name: ["language"] for name in ("english", "german", "japanese")}
-    assert "Python" not in executed_plan(job.rejects(frame, FilterConfig(), GeometryConfig()))  # where it is not asked for
+    assert "EvalPython" not in executed_plan(job.rejects(frame, FilterConfig(), GeometryConfig()))  # where it is not asked for
 
 
 @pytest.mark.parametrize("predicate", ["no_such_column = 1", "format ="])
