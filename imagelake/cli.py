@@ -10,12 +10,13 @@ import typer
 
 from imagelake.commands import ask, stages
 from imagelake.commands.maintain import maintain
+from imagelake.commands.plan import plan
 from imagelake.commands.run import run
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help=__doc__, pretty_exceptions_enable=False)
 app.command()(run)
 stages.add_to(app)
-for command in (maintain, ask.sql, ask.report, ask.doctor, ask.version):
+for command in (plan, maintain, ask.sql, ask.report, ask.doctor, ask.version):
     app.command()(command)
 
 

@@ -6,7 +6,6 @@ loader = torch.utils.data.DataLoader(dataset, batch_size=32, num_workers=8, coll
 
 from __future__ import annotations
 
-import math
 import re
 import time
 import warnings
@@ -21,7 +20,7 @@ from streaming.base.format import Reader
 from streaming.base.format.mds import MDSReader
 from streaming.base.world import World
 
-from imagelake import chunked, corpus, mds, skiplist
+from imagelake import chunked, corpus, mds, mix, skiplist
 from imagelake.corpus import Release
 from imagelake.errors import ConfigError, ImagelakeError
 from imagelake.skiplist import NOTHING, Generation
@@ -199,31 +198,7 @@ def select(
         raise ConfigError(f"no tier {', '.join(map(str, unknown))} in this corpus; it has {', '.join(map(str, present))}")
     chosen = {name: bucket for name, bucket in release.buckets.items() if tiers is None or corpus.split_bucket(name)[0] in tiers}
     kept = {name: bucket.rows - skips.by_bucket[name] for name, bucket in chosen.items()}
-    rows = {name: count for name, count in kept.items() if count > 0}
-    shares = {name: float(count) for name, count in rows.items()} if weights is None else _weighted(rows, weights)
-    total = sum(shares.values())
-    if not total:
-        raise ConfigError("no samples are selected: the corpus is empty, everything is skipped, or every weight is 0")
-    return {name: shares[name] / total for name in rows if shares[name]}
-
-
-def _weighted(rows: Mapping[str, int], weights: Mapping[str, float]) -> dict[str, float]:
-    owner: dict[str, str] = {}
-    for key, weight in weights.items():
-        if not (isinstance(weight, int | float) and math.isfinite(weight) and weight >= 0):
-            raise ConfigError(f"weights[{key!r}] is {weight!r}: a number from 0 up is needed")
-        members = [name for name in rows if key in (name, name.split("/")[0])]
-        if not members:
-            raise ConfigError(f"weights[{key!r}] names no selected tier or bucket; there are {', '.join(rows)}")
-        for name in members:
-            if name in owner:
-                raise ConfigError(f"weights: {name} is weighted twice, by {owner[name]!r} and by {key!r}")
-            owner[name] = key
-    bare = [name for name in rows if name not in owner]
-    if bare:
-        raise ConfigError(f"weights: none for {', '.join(bare)}; give 0 to leave a bucket or a tier out")
-    totals = {key: sum(rows[name] for name in rows if owner[name] == key) for key in weights}
-    return {name: weights[owner[name]] * rows[name] / totals[owner[name]] for name in rows}
+    return mix.shares(kept, weights)
 
 
 def _place(root: Path, name: str, cache: str | Path | None) -> dict[str, str]:
