@@ -85,7 +85,7 @@ def plan(
     """rows: samples by bucket name. weights and epoch_size: as the loader takes them. Raises ConfigError for weights that are not clear."""
     shares = mix.shares(rows, weights)
     total = epoch_size or sum(rows[name] for name in shares)
-    streams = tuple(_stream(name, rows[name], round(share * total), batch_size, world_size) for name, share in shares.items())
+    streams = tuple(_stream(name, rows[name], int(share * total + 1e-6), batch_size, world_size) for name, share in shares.items())
     needed = batch_size * world_size
     return Plan(
         batch_size,
