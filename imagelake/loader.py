@@ -85,6 +85,7 @@ class CorpusDataset(CheckedSkips, StreamingDataset):
         there is no limit to set: upstream would delete the corpus itself to stay below it.
     clean_shared_memory: remove what killed trainers of this user left in /dev/shm. Turn off where containers share /dev/shm but do not
         see each other's processes.
+    worker_epoch: the epoch, from 0, that this process iterates, which with num_workers is a DataLoader's worker.
     Other keywords are StreamingDataset's. Raises ConfigError for what is not a corpus, and for arguments that do not fit it.
     """
 
@@ -114,6 +115,7 @@ class CorpusDataset(CheckedSkips, StreamingDataset):
         root = Path(root)
         self.release = corpus.read_release(root)
         self._failure: Exception | None = None
+        self.worker_epoch = 0
         self.check_choice(on_changed_skips)
         generation = NOTHING if skips is None else skiplist.read(root, skips)
         self.skips = generation.digest
@@ -171,6 +173,11 @@ class CorpusDataset(CheckedSkips, StreamingDataset):
             if self._shard_states[shard_id] == _ShardState.PREPARING:
                 self._shard_states[shard_id] = _ShardState.LOCAL
             raise
+
+    def _resume_incr_epoch(self) -> tuple[int, int]:
+        # Upstream tells the next epoch in shared memory, which a worker may read before it is written.
+        self.worker_epoch, sample_in_epoch = super()._resume_incr_epoch()
+        return self.worker_epoch, sample_in_epoch
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """The samples of this rank and worker. Raises ImagelakeError when a shard cannot be had: upstream would end the epoch early."""

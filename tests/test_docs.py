@@ -57,5 +57,5 @@ def test_every_dependency_of_the_package_is_locked() -> None:
     wanted = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
     locked = (PROJECT / "requirements/main.txt").read_text(encoding="utf-8")
     for requirement in wanted:
-        name = re.split(r"[<>=!]", requirement)[0].replace(".", "-").lower()
+        name = re.split(r"[<>=!\[]", requirement)[0].replace(".", "-").lower()
         assert re.search(rf"^{re.escape(name)}==", locked, re.MULTILINE), name

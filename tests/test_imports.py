@@ -112,9 +112,21 @@ def test_no_job_imports_another_job() -> None:
         assert not others, f"{path.name} imports {sorted(others)}"
 
 
-def test_the_loader_reaches_neither_spark_nor_lance() -> None:
-    reached = {top(module) for module in reached_from("imagelake.loader", top_level_only=False)}
+@pytest.mark.parametrize("name", ["imagelake.loader", "imagelake.text"])
+def test_the_train_time_modules_reach_neither_spark_nor_lance(name: str) -> None:
+    reached = {top(module) for module in reached_from(name, top_level_only=False)}
     assert reached.isdisjoint({"pyspark", "delta", "lance"}), f"it reaches {sorted(reached)}"
+
+
+def test_the_fetcher_reaches_neither_spark_nor_lance() -> None:
+    reached = {top(module) for module in reached_from("imagelake.fetch.fetcher", top_level_only=False)}
+    assert "httpcore" in reached
+    assert reached.isdisjoint({"pyspark", "delta", "lance"}), f"it reaches {sorted(reached)}"
+
+
+def test_captions_are_collated_without_transformers() -> None:
+    reached = {top(module) for module in reached_from("imagelake.text", top_level_only=True)}
+    assert "torch" in reached and reached.isdisjoint({"streaming", "transformers"}), f"it reaches {sorted(reached)}"
 
 
 def test_the_import_walk_follows_our_modules() -> None:
@@ -133,8 +145,10 @@ def test_stages_outside_spark_start_without_it(name: str) -> None:
     ("library", "places"),
     [
         ("lance", {"imagelake/lance.py"}),
+        ("httpcore", {"imagelake/fetch/addresses.py", "imagelake/fetch/client.py", "imagelake/fetch/model.py"}),
         ("vllm", set()),
         ("airflow", set()),
+        ("transformers", {"imagelake/textmodel.py", "demo/textmodels.py"}),
     ],
 )
 def test_a_heavy_library_is_imported_in_one_place(library: str, places: set[str]) -> None:
@@ -191,6 +205,9 @@ def each_package() -> None:
         test_each_package_imports_of_ours_only_what_it_may(package, allowed)
 
 
+train_time = test_the_train_time_modules_reach_neither_spark_nor_lance
+
+
 @pytest.mark.parametrize(
     ("file", "text", "rule", "message"),
     [
@@ -200,7 +217,9 @@ def each_package() -> None:
         ("demo/a.py", "import jobs.a", each_package, "demo/a.py imports"),
         ("udfs/a.py", "from . import facts", test_imports_are_absolute, "a.py"),
         ("jobs/a.py", "from jobs import filter", test_no_job_imports_another_job, "a.py imports"),
-        ("imagelake/loader.py", "def f():\n    import pyspark.sql", test_the_loader_reaches_neither_spark_nor_lance, "reaches"),
+        ("imagelake/loader.py", "def f():\n    import pyspark.sql", lambda: train_time("imagelake.loader"), "reaches"),
+        ("imagelake/text.py", "def f():\n    import lance", lambda: train_time("imagelake.text"), "reaches"),
+        ("imagelake/text.py", "import torch, transformers", test_captions_are_collated_without_transformers, "reaches"),
         ("imagelake/cli.py", "if 1:\n    import pyspark", lambda: test_stages_outside_spark_start_without_it("imagelake.cli"), "pyspark"),
         ("jobs/a.py", "import lance", lambda: test_a_heavy_library_is_imported_in_one_place("lance", set()), "jobs/a.py"),
         ("demo/a.py", "from vllm import LLM", lambda: test_a_heavy_library_is_imported_in_one_place("vllm", set()), "demo/a.py"),
