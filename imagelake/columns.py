@@ -33,6 +33,7 @@ RUN_ID = "run_id"
 
 KEEPER_ID = "keeper_id"
 GROUP_ID = "group_id"
+PICTURE = "picture"
 KIND = "kind"
 DISTANCE = "distance"
 WON_BY = "won_by"

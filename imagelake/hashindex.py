@@ -1,4 +1,4 @@
-"""The index of dedup: the pictures that were judged, in buckets by group, so that new samples join it without moving it.
+"""The index of dedup: the pictures that were judged, in buckets by picture, so that new samples join it without moving it.
 
     <lake>/picture_index/current.json     what holds: folders, the ingest batches in them, and what they rest on
     <lake>/picture_index/<folder>/        bucketed Parquet, written once; a folder that current.json does not name does not exist
@@ -28,11 +28,11 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from imagelake import columns as C
 from imagelake.storage import write_atomic
 
-# Grain: one sample that was a candidate. group_id: the picture's, by its hash or, where that says nothing, by its bytes; phash, phash_black
-# and phash_version are null then. apart: its source was declared to be deduplicated.
+# Grain: one sample that was a candidate. picture: the same number for all copies of a picture, by its hash or, where that says nothing, by
+# its bytes; phash, phash_black and phash_version are null then. apart: its source was declared to be deduplicated.
 SCHEMA = pa.schema(
     [
-        (C.GROUP_ID, pa.string()),
+        (C.PICTURE, pa.int64()),
         (C.IMAGE_ID, pa.string()),
         (C.SOURCE, pa.string()),
         (C.SHA256, pa.string()),
@@ -90,22 +90,22 @@ def buckets_for(rows: int) -> int:
 
 
 def write(members: DataFrame, lake: Path, buckets: int) -> str:
-    """Write rows as a folder that nothing names yet; returns its name. One file a bucket, sorted by group."""
+    """Write rows as a folder that nothing names yet; returns its name. One file a bucket, sorted by picture."""
     name = f"part-{secrets.token_hex(8)}"
     with _name("picture_index_part") as table:
-        rows = members.select(*SCHEMA.names).repartition(buckets, C.GROUP_ID).write.format("parquet").mode("errorifexists")
-        rows.bucketBy(buckets, C.GROUP_ID).sortBy(C.GROUP_ID).option("path", str(_folder(lake, name))).saveAsTable(table)
+        rows = members.select(*SCHEMA.names).repartition(buckets, C.PICTURE).write.format("parquet").mode("errorifexists")
+        rows.bucketBy(buckets, C.PICTURE).sortBy(C.PICTURE).option("path", str(_folder(lake, name))).saveAsTable(table)
         members.sparkSession.sql(f"DROP TABLE {table}")
     return name
 
 
 def frame(spark: SparkSession, lake: Path, folders: Sequence[str], buckets: int) -> DataFrame:
-    """The rows of `folders`. Grouping by group_id, and joining on it with what has as many buckets, moves none of them."""
+    """The rows of `folders`. Grouping by picture, and joining on it with what has as many buckets, moves none of them."""
     columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in from_arrow_schema(SCHEMA))
     with _name("picture_index") as table:
         spark.sql(
             f"CREATE TABLE {table} ({columns}, folder STRING) USING parquet PARTITIONED BY (folder) "
-            f"CLUSTERED BY ({C.GROUP_ID}) SORTED BY ({C.GROUP_ID}) INTO {buckets} BUCKETS LOCATION '{_quoted(lake)}'"
+            f"CLUSTERED BY ({C.PICTURE}) SORTED BY ({C.PICTURE}) INTO {buckets} BUCKETS LOCATION '{_quoted(lake)}'"
         )
         for folder in folders:
             spark.sql(f"ALTER TABLE {table} ADD PARTITION (folder='{folder}') LOCATION '{_quoted(lake, folder)}'")

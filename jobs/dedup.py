@@ -48,19 +48,41 @@ def candidates(samples: DataFrame, rejects: DataFrame) -> DataFrame:
     return readable.join(rejects.select(C.IMAGE_ID).distinct(), on=C.IMAGE_ID, how="left_anti")
 
 
-def grouped(candidates: DataFrame, *, perceptual: bool = True) -> DataFrame:
-    """candidates -> members: each with the group_id of its picture. What is not comparable has no hash, and a group of its bytes."""
+def members_of(candidates: DataFrame, *, perceptual: bool = True) -> DataFrame:
+    """candidates -> hashindex.SCHEMA. What is not comparable has no hash, and is known by its bytes.
+
+    `picture` is one number for all copies of a picture, so that a billion of them are counted by a number. Two pictures may share it by
+    chance: what is the same is decided by `same_picture`.
+    """
     comparable = F.lit(perceptual) & F.col(C.PHASH).isNotNull() & ~F.coalesce(C.IS_FLAT, F.lit(True))
     black = F.coalesce(C.PHASH_BLACK, C.PHASH)
-    digits = F.lpad(F.lower(F.hex(C.PHASH)), 16, "0"), F.lpad(F.lower(F.hex(black)), 16, "0")
-    picture = F.concat_ws("-", F.col(C.PHASH_VERSION), digits[0], F.when(black != F.col(C.PHASH), digits[1]))
-    return candidates.select(
-        F.when(comparable, F.concat(F.lit("phash-"), picture)).otherwise(F.concat(F.lit("sha256-"), C.SHA256)).alias(C.GROUP_ID),
-        *(name for name in candidates.columns if name not in (C.PHASH, C.PHASH_BLACK, C.PHASH_VERSION, C.IS_FLAT)),
-        F.when(comparable, F.col(C.PHASH)).alias(C.PHASH),
-        F.when(comparable, black).alias(C.PHASH_BLACK),
-        F.when(comparable, F.col(C.PHASH_VERSION)).alias(C.PHASH_VERSION),
-    )
+    opaque = F.when(black == F.col(C.PHASH), F.col(C.PHASH)).otherwise(F.xxhash64(C.PHASH, black))
+    hashes = {
+        C.PICTURE: F.when(comparable, opaque).otherwise(F.xxhash64(C.SHA256)),
+        C.PHASH: F.when(comparable, F.col(C.PHASH)),
+        C.PHASH_BLACK: F.when(comparable, black),
+        C.PHASH_VERSION: F.when(comparable, F.col(C.PHASH_VERSION)),
+    }
+    return candidates.select(*(hashes.get(name, F.col(name)).alias(name) for name in hashindex.SCHEMA.names))
+
+
+def same_picture() -> list[Column]:
+    """What all members of a group have in common: the hashes of a picture, or its bytes where it has none."""
+    return [
+        F.col(C.PICTURE),
+        F.col(C.PHASH),
+        F.col(C.PHASH_BLACK),
+        F.col(C.PHASH_VERSION),
+        F.when(F.col(C.PHASH).isNull(), F.col(C.SHA256)),
+    ]
+
+
+def group_id(of: str = "") -> Column:
+    """The name of a group, by the facts of a member or of a struct with them: "phash-1-…", with two hashes where they differ, or "sha256-…"."""
+    phash, black, version, sha256 = (F.col(f"{of}{name}") for name in (C.PHASH, C.PHASH_BLACK, C.PHASH_VERSION, C.SHA256))
+    white_digits, black_digits = (F.lpad(F.lower(F.hex(value)), 16, "0") for value in (phash, black))
+    by_hash = F.concat_ws("-", F.lit("phash"), version, white_digits, F.when(black != phash, black_digits))
+    return F.when(phash.isNull(), F.concat(F.lit("sha256-"), sha256)).otherwise(by_hash)
 
 
 def one_hash_a_file(candidates: DataFrame) -> DataFrame:
@@ -75,34 +97,35 @@ def one_hash_a_file(candidates: DataFrame) -> DataFrame:
 def with_keepers(members: DataFrame) -> DataFrame:
     """The members of groups of two and more, with the keeper of their group, at distance 0.
 
-    Groups are counted before anything else of them is looked at. What is left Spark sorts by group, and spills what does not fit, so one
+    Pictures are counted before anything else of them is looked at. What is left Spark sorts by group, and spills what does not fit, so one
     hash with a million members takes no more memory than a million hashes.
     """
-    crowded = members.groupBy(C.GROUP_ID).count().where("count > 1").select(C.GROUP_ID)
-    twins = members.join(crowded.hint("shuffle_hash"), on=C.GROUP_ID, how="left_semi")
-    best = F.min(rank()).over(Window.partitionBy(C.GROUP_ID))
+    crowded = members.groupBy(C.PICTURE).count().where("count > 1").select(C.PICTURE)
+    twins = members.join(crowded.hint("shuffle_hash"), on=C.PICTURE, how="left_semi")
+    best = F.min(rank()).over(Window.partitionBy(*same_picture()))
     return twins.withColumn(KEEPER, best).withColumn(C.DISTANCE, F.lit(0))
 
 
 def with_near_keepers(members: DataFrame, max_distance: int) -> DataFrame:
-    """All members with their keepers: that of their group, or that of a better group within `max_distance` bits, whose group_id they take.
+    """All members with their keepers: that of their group, or that of a better group within `max_distance` bits.
 
     The driver holds the groups that lose so, some 300 bytes each.
     """
-    pictures = members.groupBy(C.GROUP_ID).agg(F.min(rank()).alias(KEEPER))
+    named = members.withColumn("group", group_id())
+    pictures = named.groupBy("group").agg(F.min(rank()).alias(KEEPER))
     names = {C.PHASH: "white", C.PHASH_BLACK: "black", C.PHASH_VERSION: "version"}
-    hashes = pictures.select(F.col(C.GROUP_ID).alias("id"), *(F.col(f"{KEEPER}.{name}").alias(short) for name, short in names.items()))
+    hashes = pictures.select(F.col("group").alias("id"), *(F.col(f"{KEEPER}.{name}").alias(short) for name, short in names.items()))
     pairs = nearpairs.near_pairs(hashes.where(F.col("white").isNotNull()), max_distance)
     for side in ("first", "second"):
-        pairs = pairs.join(pictures.select(F.col(C.GROUP_ID).alias(side), F.col(KEEPER).alias(f"{side}_rank")), on=side)
+        pairs = pairs.join(pictures.select(F.col("group").alias(side), F.col(KEEPER).alias(f"{side}_rank")), on=side)
     sides = [F.struct(F.col(f"{side}_rank").alias("rank"), F.col(side).alias("id")) for side in ("first", "second")]
     ordered = pairs.select(F.least(*sides).alias("better"), F.greatest(*sides).alias("worse"), C.DISTANCE).orderBy("better")
     lost = nearpairs.elect(ordered.select("better.id", "worse.id", C.DISTANCE).toLocalIterator(prefetchPartitions=True))
     rows = [(loser, *won) for loser, won in lost.items()]
-    links = members.sparkSession.createDataFrame(rows, f"{C.GROUP_ID} string, winner string, {C.DISTANCE} int")
-    stay = pictures.join(links, on=C.GROUP_ID, how="left_anti").withColumns({"winner": F.col(C.GROUP_ID), C.DISTANCE: F.lit(0)})
-    lose = links.join(pictures.withColumnRenamed(C.GROUP_ID, "winner"), on="winner")
-    return members.join(stay.unionByName(lose), on=C.GROUP_ID, how="inner").drop(C.GROUP_ID).withColumnRenamed("winner", C.GROUP_ID)
+    links = members.sparkSession.createDataFrame(rows, f"group string, winner string, {C.DISTANCE} int")
+    stay = pictures.join(links, on="group", how="left_anti").withColumn(C.DISTANCE, F.lit(0))
+    lose = links.join(pictures.withColumnRenamed("group", "winner"), on="winner").select("group", KEEPER, C.DISTANCE)
+    return named.join(stay.unionByName(lose), on="group", how="inner")
 
 
 def losers(judged: DataFrame) -> DataFrame:
@@ -112,7 +135,7 @@ def losers(judged: DataFrame) -> DataFrame:
     return judged.where((F.col(C.IMAGE_ID) != F.col(f"{KEEPER}.{C.IMAGE_ID}")) & ~(F.col(APART) & same_source)).select(
         C.IMAGE_ID,
         F.col(f"{KEEPER}.{C.IMAGE_ID}").alias(C.KEEPER_ID),
-        C.GROUP_ID,
+        group_id(f"{KEEPER}.").alias(C.GROUP_ID),
         F.when(same_bytes, F.lit("sha256")).otherwise(F.lit("phash")).alias(C.KIND),
         C.DISTANCE,
         _won_by().alias(C.WON_BY),
@@ -137,8 +160,9 @@ def duplicates(members: DataFrame, max_distance: int = 0) -> DataFrame:
 
 
 def touched(index: DataFrame, fresh: DataFrame) -> DataFrame:
-    """The members of all groups that have a fresh one. Both frames are in as many buckets, so neither is moved."""
-    return index.join(fresh.select(C.GROUP_ID).distinct().hint("shuffle_hash"), on=C.GROUP_ID, how="left_semi").unionByName(fresh)
+    """The members of all groups that have a fresh one (and of those that share its number by chance). Both frames are in as many buckets, so
+    neither is moved."""
+    return index.join(fresh.select(C.PICTURE).distinct().hint("shuffle_hash"), on=C.PICTURE, how="left_semi").unionByName(fresh)
 
 
 def basis(spark: SparkSession, cfg: Config, read: Mapping[str, int]) -> str:
@@ -194,7 +218,7 @@ def fits(index: Index, rests_on: str, counts: list[Row], lake: Path) -> bool:
 def rebuild(lake: Path, rests_on: str, found: DataFrame, counts: list[Row], cfg: DedupConfig) -> Index:
     """Judge all candidates, and index them. Raises nothing of its own; a repeat after an interruption begins anew."""
     versions = {row[C.PHASH_VERSION] for row in counts} - {None}
-    members = grouped(one_hash_a_file(found) if len(versions) > 1 else found, perceptual=cfg.perceptual)
+    members = members_of(one_hash_a_file(found) if len(versions) > 1 else found, perceptual=cfg.perceptual)
     buckets = hashindex.buckets_for(sum(row["count"] for row in counts))
     folder = hashindex.write(members, lake, buckets)
     indexed = hashindex.frame(found.sparkSession, lake, [folder], buckets)
@@ -210,7 +234,7 @@ def extend(lake: Path, index: Index, samples: DataFrame, rejected: DataFrame, co
     """Judge the groups that samples of new batches meet, and add those to the index."""
     new = sorted({row[C.INGEST_RUN] for row in counts} - set(index.batches))
     if new:
-        fresh = grouped(candidates(samples.where(F.col(C.INGEST_RUN).isin(new)), rejected), perceptual=perceptual)
+        fresh = members_of(candidates(samples.where(F.col(C.INGEST_RUN).isin(new)), rejected), perceptual=perceptual)
         folder = hashindex.write(fresh, lake, index.buckets)
         old, added = (hashindex.frame(samples.sparkSession, lake, folders, index.buckets) for folders in (index.folders, [folder]))
         version = delta.upsert(duplicates(touched(old, added)), lake, tables.DUPLICATES)

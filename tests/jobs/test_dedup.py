@@ -91,7 +91,7 @@ def members(spark: SparkSession, rows: list[dict[str, Any]], *, perceptual: bool
     if partitions is not None:
         samples = samples.repartition(partitions)
     found = job.candidates(samples, table_frame(spark, tables.REJECTS, []))
-    return job.grouped(job.one_hash_a_file(found), perceptual=perceptual)
+    return job.members_of(job.one_hash_a_file(found), perceptual=perceptual)
 
 
 def losers(frame: DataFrame) -> dict[str, tuple[str, str]]:
@@ -154,7 +154,7 @@ def test_one_hash_with_200_000_members_is_one_group_in_bounded_time(spark: Spark
     )
     started = time.monotonic()
     row = (
-        job.duplicates(job.grouped(crowd))
+        job.duplicates(job.members_of(crowd))
         .agg(F.count("*").alias("n"), F.countDistinct(C.KEEPER_ID).alias("k"), F.min(C.KEEPER_ID).alias("id"))
         .first()
     )
@@ -177,7 +177,7 @@ def test_no_shuffle_carries_an_image(spark: SparkSession, lake: Config) -> None:
     delta.append(samples_frame(spark, ROWS).coalesce(1), root, tables.SAMPLES, batch="one")
     delta.append(table_frame(spark, tables.REJECTS, []), root, tables.REJECTS, batch="one")
     found = job.candidates(delta.read(spark, root, tables.SAMPLES), delta.read(spark, root, tables.REJECTS))
-    frame = job.duplicates(job.grouped(job.one_hash_a_file(found)))
+    frame = job.duplicates(job.members_of(job.one_hash_a_file(found)))
     carried = exchanged_columns(frame)
     assert {C.SHA256, C.IMAGE_ID} <= carried, "the test no longer sees the exchanges"
     assert C.IMAGE not in carried

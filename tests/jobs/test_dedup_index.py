@@ -225,7 +225,7 @@ def test_no_exchange_lies_above_the_index(spark: SparkSession, lake: Config) -> 
     whole = executed_plan(job.duplicates(old))
     assert len(index_scans(whole)) == 2 and all("Bucketed: true" in block for block in index_scans(whole))
     assert "Exchange" not in whole
-    members = job.grouped(job.candidates(samples_frame(spark, rows[100:]), table_frame(spark, tables.REJECTS, [])))
+    members = job.members_of(job.candidates(samples_frame(spark, rows[100:]), table_frame(spark, tables.REJECTS, [])))
     added = hashindex.frame(spark, root, [hashindex.write(members, root, index.buckets)], index.buckets)
     met = executed_plan(job.touched(old, added))
     # The third is that of the batch itself, whose rows are only added.
