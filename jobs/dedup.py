@@ -78,7 +78,7 @@ def same_picture() -> list[Column]:
 
 
 def group_id(of: str = "") -> Column:
-    """The name of a group, by the facts of a member or of a struct with them: "phash-1-…", with two hashes where they differ, or "sha256-…"."""
+    """The name of a group, by the facts of a member or of a struct of them: "phash-1-…", with two hashes where they differ, or "sha256-…"."""
     phash, black, version, sha256 = (F.col(f"{of}{name}") for name in (C.PHASH, C.PHASH_BLACK, C.PHASH_VERSION, C.SHA256))
     white_digits, black_digits = (F.lpad(F.lower(F.hex(value)), 16, "0") for value in (phash, black))
     by_hash = F.concat_ws("-", F.lit("phash"), version, white_digits, F.when(black != phash, black_digits))
@@ -160,8 +160,8 @@ def duplicates(members: DataFrame, max_distance: int = 0) -> DataFrame:
 
 
 def touched(index: DataFrame, fresh: DataFrame) -> DataFrame:
-    """The members of all groups that have a fresh one (and of those that share its number by chance). Both frames are in as many buckets, so
-    neither is moved."""
+    """The members of all groups that have a fresh one, and of those that share its number by chance. Neither frame is moved, since both are
+    in as many buckets."""
     return index.join(fresh.select(C.PICTURE).distinct().hint("shuffle_hash"), on=C.PICTURE, how="left_semi").unionByName(fresh)
 
 
