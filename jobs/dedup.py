@@ -78,7 +78,7 @@ def same_picture() -> list[Column]:
 
 
 def group_id(of: str = "") -> Column:
-    """The name of a group, by the facts of a member or of a struct of them: "phash-1-…", with two hashes where they differ, or "sha256-…"."""
+    """The name of a group, by the facts of a member or of a struct of them: "phash-1-…", two hashes where they differ; or "sha256-…"."""
     phash, black, version, sha256 = (F.col(f"{of}{name}") for name in (C.PHASH, C.PHASH_BLACK, C.PHASH_VERSION, C.SHA256))
     white_digits, black_digits = (F.lpad(F.lower(F.hex(value)), 16, "0") for value in (phash, black))
     by_hash = F.concat_ws("-", F.lit("phash"), version, white_digits, F.when(black != phash, black_digits))
