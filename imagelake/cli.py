@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import typer
 
-from imagelake.commands import ask, stages
+from imagelake.commands import ask, corpora, stages
 from imagelake.commands.maintain import maintain
 from imagelake.commands.plan import plan
 from imagelake.commands.run import run
@@ -16,7 +16,7 @@ from imagelake.commands.run import run
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help=__doc__, pretty_exceptions_enable=False)
 app.command()(run)
 stages.add_to(app)
-for command in (plan, maintain, ask.sql, ask.report, ask.doctor, ask.version):
+for command in (plan, maintain, ask.sql, corpora.lineage, corpora.diff, corpora.loader_config, ask.report, ask.doctor, ask.version):
     app.command()(command)
 
 

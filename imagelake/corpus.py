@@ -4,6 +4,7 @@
     <corpus>/<tier>/<key>/<export_id>/shard.00000.mds
     <corpus>/rows/<export_id>.parquet                   a file, or a folder of Parquet files: one row a sample, ROWS_SCHEMA
     <corpus>/release.json                               written last
+    <corpus>/releases/<exports>-<digest>.release        what release.json was before; not named .json, which readers may take for an index
 
 This module needs neither Spark nor streaming.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,6 +27,7 @@ from imagelake.storage import write_atomic
 
 FORMAT_VERSION = 1
 RELEASE = "release.json"
+RELEASES = "releases"
 ROWS = "rows"
 SHARD_SUFFIX = ".mds"
 
@@ -37,6 +39,17 @@ ROWS_SCHEMA = pa.schema(
         pa.field("bucket", pa.string(), nullable=False),
         pa.field("shard", pa.string(), nullable=False),
         pa.field("index", pa.int32(), nullable=False),
+    ]
+)
+
+# What an export writes of each sample: its place, and what two corpora that both have it are compared by. picture: xxhash64 of the
+# original's sha256; captions: xxhash64 of each text, in the order of `caption_columns`. Null where an older export wrote none.
+EXPORTED_SCHEMA = pa.schema(
+    [
+        *ROWS_SCHEMA,
+        pa.field("source", pa.string()),
+        pa.field("picture", pa.int64()),
+        pa.field("captions", pa.list_(pa.int64())),
     ]
 )
 
@@ -71,7 +84,10 @@ class BucketSummary(Frozen):
 
 
 class Release(Frozen):
-    """release.json: what a corpus was made from, and what it holds. `buckets` is keyed "<tier>/<key>", `columns` name -> MDS encoding."""
+    """release.json: what a corpus was made from, and what it holds. `buckets` is keyed "<tier>/<key>", `columns` name -> MDS encoding.
+
+    `created_from`: versions of the curated table, and of the tables that it was curated from.
+    """
 
     format_version: int = FORMAT_VERSION
     release: str = ""
@@ -119,6 +135,11 @@ class Release(Frozen):
         return (json.dumps(self.model_dump(mode="json"), indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
+def caption_columns(columns: Iterable[str]) -> list[str]:
+    """Those of a corpus's columns that hold captions, sorted."""
+    return sorted(name for name in columns if name == "caption" or name.startswith("caption_"))
+
+
 def is_released(corpus: Path) -> bool:
     """Whether an export into this folder ever ended well; `read_release` gives what it published."""
     return (Path(corpus) / RELEASE).is_file()
@@ -127,23 +148,39 @@ def is_released(corpus: Path) -> bool:
 def read_release(corpus: Path) -> Release:
     """The release of a corpus folder. Raises ConfigError when the folder is not a corpus or its release.json is not readable as one."""
     corpus = Path(corpus)
-    path = corpus / RELEASE
     if not corpus.is_dir():
         raise ConfigError(f"{corpus}: no such folder")
+    if not (corpus / RELEASE).exists():
+        raise ConfigError(f"{corpus}: not a corpus: it has no {RELEASE} (an export that ended well writes it)")
+    return read_release_file(corpus / RELEASE)
+
+
+def read_release_file(path: Path) -> Release:
+    """A release.json, or one that was. Raises ConfigError when it is not readable as one."""
     try:
         return Release.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
-        raise ConfigError(f"{corpus}: not a corpus: it has no {RELEASE} (an export that ended well writes it)") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except ValidationError as error:
         faults = "; ".join(f"{'.'.join(map(str, fault['loc'])) or 'file'}: {fault['msg']}" for fault in error.errors())
         raise ConfigError(f"{path}: not a release: {faults}") from error
 
 
 def write_release(corpus: Path, release: Release) -> Release:
-    """Seal and write release.json, atomically; returns what was written. It is the last write of an export."""
-    sealed = release.sealed()
-    write_atomic(Path(corpus) / RELEASE, sealed.to_json())
+    """Seal and write release.json, atomically; returns what was written. It is the last write of an export.
+
+    The release that it replaces is kept below releases/.
+    """
+    path, sealed = Path(corpus) / RELEASE, release.sealed()
+    if path.is_file() and path.read_bytes() != sealed.to_json():
+        before = read_release_file(path)
+        write_atomic(former_release_path(corpus, before), path.read_bytes())
+    write_atomic(path, sealed.to_json())
     return sealed
+
+
+def former_release_path(corpus: Path, release: Release) -> Path:
+    return Path(corpus) / RELEASES / f"{len(release.exports):05}-{release.release}.release"
 
 
 def bucket_name(tier: int, key: str) -> str:
@@ -157,6 +194,10 @@ def split_bucket(name: str) -> tuple[int, str]:
         raise ValueError(f"{name!r} is not the name of a bucket, as 512/1.000")
     tier, key = name.split("/")
     return int(tier), key
+
+
+def is_bucket(name: str) -> bool:
+    return _BUCKET.fullmatch(name) is not None
 
 
 def bucket_sort_key(name: str) -> tuple[int, str]:

@@ -1,4 +1,4 @@
-"""Delta tables without Spark: the newest version, and the live rows of a small table.
+"""Delta tables without Spark: the newest version, and its live rows, all of them or those that are looked up.
 
 After the protocol of Delta's log: a checkpoint holds the files that live at its version, each later commit adds and removes some.
 """
@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from imagelake.errors import ImagelakeError
@@ -26,12 +29,33 @@ def version(lake: Path, table: Table) -> int:
 
 
 def read(lake: Path, table: Table) -> pa.Table:
-    """Every live row of an unpartitioned table, in memory; none where it does not exist yet.
+    """Every live row, in memory; none where the table does not exist yet."""
+    return dataset(lake, table).to_table()
+
+
+def dataset(lake: Path, table: Table) -> ds.Dataset:
+    """The live rows, to be scanned; none where the table does not exist yet.
 
     Raises ImagelakeError for a table with deletion vectors, or whose log lacks a commit: ours have neither.
     """
-    files = [pq.read_table(path, columns=table.schema.names, partitioning=None) for path in live_files(lake / table.path)]
-    return pa.concat_tables(file.cast(table.schema) for file in files) if files else table.schema.empty_table()
+    folder = lake / table.path
+    files = [str(path) for path in live_files(folder)]
+    if not files:
+        return ds.dataset(table.schema.empty_table())
+    partitions = pa.schema([table.schema.field(name) for name in table.partition_by])
+    partitioning = ds.partitioning(partitions, flavor="hive") if table.partition_by else None
+    return ds.dataset(files, table.schema, "parquet", partitioning=partitioning, partition_base_dir=str(folder))
+
+
+def lookup(lake: Path, table: Table, key: str, values: Collection[str], columns: Sequence[str]) -> list[dict[str, Any]]:
+    """The live rows whose `key` is one of `values`. Of all other rows, `key` alone is read."""
+    wanted = ds.field(key).isin(list(values))
+    rows: list[dict[str, Any]] = []
+    for fragment in dataset(lake, table).get_fragments():
+        for group in fragment.split_by_row_group(wanted) if isinstance(fragment, ds.ParquetFileFragment) else ():
+            if group.count_rows(filter=wanted):
+                rows += group.to_table(table.schema, list(columns), filter=wanted).to_pylist(maps_as_pydicts="strict")
+    return rows
 
 
 def live_files(folder: Path) -> list[Path]:

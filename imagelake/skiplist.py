@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -225,22 +225,28 @@ def sidecars(root: Path) -> Iterable[Path]:
     return sorted(root.glob(f"*/*/*/*{corpus.SHARD_SUFFIX}{SUFFIX}"))
 
 
-def explain(root: Path, image_id: str) -> list[str]:
-    """A line for each place of a sample in the corpus: skipped and why, or not. Raises ConfigError when it is in no exported shard."""
+def places(root: Path, image_id: str) -> list[dict[str, Any]]:
+    """Each place of a sample in the corpus, as corpus.ROWS_SCHEMA, and the `reasons` why it is skipped there, [] where it is not."""
     filters = [("image_id", "==", image_id)]
     release, generation = corpus.read_release(root), read(root)
     files = [file for export in release.exports for file in corpus.rows_files(root, export)]
-    places = [row for file in files for row in pq.read_table(file, filters=filters, partitioning=None).to_pylist()]
-    if not places:
-        raise ConfigError(
-            f"{image_id}: no sample of {root}. If its lake knows it, `imagelake sql --set lake.root=…` says why it was not exported: "
-            f"\"SELECT * FROM rejects WHERE image_id = '{image_id}'\", or FROM duplicates"
-        )
+    names = corpus.ROWS_SCHEMA.names
+    rows = [row for file in files for row in pq.read_table(file, columns=names, filters=filters, partitioning=None).to_pylist()]
     table = pq.read_table(reasons_path(root, generation.digest), filters=filters) if generation.digest else ROWS_SCHEMA.empty_table()
     why = {(row["tier"], row["bucket"], row["shard"], row["index"]): row["reasons"] for row in table.to_pylist()}
+    return [row | {"reasons": why.get((row["tier"], row["bucket"], row["shard"], row["index"]), [])} for row in rows]
+
+
+def explain(root: Path, image_id: str) -> list[str]:
+    """A line for each place of a sample in the corpus: skipped and why, or not. Raises ConfigError when it is in no exported shard."""
+    found = places(root, image_id)
+    if not found:
+        raise ConfigError(
+            f"{image_id}: no sample of {root}. If its lake knows it, `imagelake lineage {image_id} --set lake.root=…` says why it is none"
+        )
+    number = read(root).number
     lines = []
-    for row in places:
-        reasons = why.get((row["tier"], row["bucket"], row["shard"], row["index"]))
-        state = f"skipped since generation {generation.number} or before: {', '.join(reasons)}" if reasons else "not skipped"
+    for row in found:
+        state = f"skipped since generation {number} or before: {', '.join(row['reasons'])}" if row["reasons"] else "not skipped"
         lines.append(f"{row['tier']}/{row['bucket']}/{row['shard']}, sample {row['index']}: {state}")
     return lines

@@ -61,7 +61,7 @@ def samples(curated: DataFrame, captions: Sequence[str], main_caption: str) -> D
     texts |= {main_caption: F.col(main_caption) if main_caption in curated.columns else F.lit(None)}
     texts |= {f"caption_{name}": first_named(name) for name in captions}
     written = [F.coalesce(text.cast("string"), F.lit("")).alias(name) for name, text in texts.items()]
-    return curated.select(C.TIER, C.BUCKET, C.BYTE_SIZE, ROW_ADDRESS, *INTS, *written)
+    return curated.select(C.TIER, C.BUCKET, C.BYTE_SIZE, C.SHA256, ROW_ADDRESS, *INTS, *written)
 
 
 def plan(samples: DataFrame, columns: Mapping[str, str], shard_bytes: int) -> DataFrame:
@@ -241,6 +241,9 @@ def _publish(
         C.BUCKET,
         shard_name.alias("shard"),
         F.col(PLACE).cast("int").alias("index"),
+        C.SOURCE,
+        F.xxhash64(C.SHA256).alias("picture"),
+        F.array(*map(F.xxhash64, corpus.caption_columns(export.columns))).alias("captions"),
     )
     rows = sum(entry["samples"] for found in entries.values() for entry in found)
     placed.coalesce(max(1, rows // 5_000_000)).write.mode("overwrite").parquet(str(corpus.rows_path(root, export_id)))
@@ -253,7 +256,7 @@ def _publish(
         mds.write_index(folder, [*earlier, *found])
         buckets[corpus.bucket_name(tier, key)] = corpus.BucketSummary.of([*earlier, *found])
     release = corpus.Release(
-        created_from={tables.CURATED.name: export.version},
+        created_from=_curated_from(export.lake) | {tables.CURATED.name: export.version},
         config_digest=cfg.digest(),
         rows=sum(bucket.rows for bucket in buckets.values()),
         columns=dict(export.columns),
@@ -263,6 +266,12 @@ def _publish(
         jpeg_quality=cfg.curate.jpeg_quality,
     )
     return corpus.write_release(root, release)
+
+
+def _curated_from(lake: Path) -> dict[str, int | str | None]:
+    """The versions of the tables that the curated one was last made from."""
+    last = ledger.last_good(lake, "curate")
+    return dict(last["read_versions"]) if last else {}
 
 
 if __name__ == "__main__":

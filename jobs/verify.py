@@ -233,7 +233,7 @@ def _check_files(root: Path, release: Release, results: dict[tuple[str, str], Sh
     named = {root / corpus.RELEASE} | {Path(result.task.path) for result in results.values()}
     named |= {root / bucket / mds.INDEX for bucket in release.buckets}
     named |= {skiplist.sidecar(root, f"{result.task.bucket}/{result.task.shard}") for result in results.values()}
-    folders = [*(corpus.rows_path(root, export) for export in release.exports), root / skiplist.FOLDER]
+    folders = [*(corpus.rows_path(root, export) for export in release.exports), root / skiplist.FOLDER, root / corpus.RELEASES]
     for path in root.rglob("*"):
         if path in named or not path.is_file() or any(path == folder or folder in path.parents for folder in folders):
             continue

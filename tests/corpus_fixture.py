@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from imagelake import corpus, mds
+from imagelake import corpus, mds, skiplist
 from imagelake.corpus import BucketSummary, Release
+from imagelake.skiplist import SkipList
 
 COLUMNS = {
     "image": "jpeg",
@@ -64,6 +65,16 @@ def sample(bucket: str, number: int, **changes: Any) -> dict[str, Any]:
     return values | changes
 
 
+def compared(values: dict[str, Any]) -> dict[str, Any]:
+    """What the rows of an export say of a sample beside its place."""
+
+    def digest(data: bytes) -> int:
+        return int.from_bytes(hashlib.sha256(data).digest()[:8], "big", signed=True)
+
+    captions = [digest(values[name].encode()) for name in corpus.caption_columns(COLUMNS)]
+    return {"source": values["source"], "picture": digest(values["image"]), "captions": captions}
+
+
 def make_corpus(root: Path, changes: dict[tuple[str, int], dict[str, Any]] | None = None) -> Release:
     """Write the corpus and return its release. `changes`: (bucket, number) -> columns to replace in that sample."""
     changes = changes or {}
@@ -80,7 +91,7 @@ def make_corpus(root: Path, changes: dict[tuple[str, int], dict[str, Any]] | Non
                 name = corpus.shard_basename(export, shard)
                 entries.append(mds.write_shard(folder / name, COLUMNS, samples, basename=name, fsync=False))
                 rows[export] += [
-                    {"image_id": values["id"], "tier": tier, "bucket": key, "shard": name, "index": index}
+                    {"image_id": values["id"], "tier": tier, "bucket": key, "shard": name, "index": index} | compared(values)
                     for index, values in enumerate(samples)
                 ]
         mds.write_index(folder, entries)
@@ -88,7 +99,7 @@ def make_corpus(root: Path, changes: dict[tuple[str, int], dict[str, Any]] | Non
     for export, values in rows.items():
         path = corpus.rows_path(root, export)
         path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(pa.Table.from_pylist(values, corpus.ROWS_SCHEMA), path)
+        pq.write_table(pa.Table.from_pylist(values, corpus.EXPORTED_SCHEMA), path)
     return corpus.write_release(
         root,
         Release(
@@ -101,3 +112,23 @@ def make_corpus(root: Path, changes: dict[tuple[str, int], dict[str, Any]] | Non
             exports=EXPORTS,
         ),
     )
+
+
+def skip(root: Path, reasons: dict[str, list[str]], generation: int = 1) -> str:
+    """Publish lists that skip the samples named; returns the generation's digest."""
+    release = corpus.read_release(root)
+    rows = [row for export in release.exports for row in pq.read_table(corpus.rows_path(root, export)).to_pylist()]
+    rows = [row | {"reasons": reasons[row["image_id"]]} for row in rows if row["image_id"] in reasons]
+    lists = {}
+    for bucket in release.buckets:
+        for entry in mds.read_index(corpus.bucket_dir(root, *corpus.split_bucket(bucket))):
+            name = f"{bucket}/{entry['raw_data']['basename']}"
+            indices = sorted(row["index"] for row in rows if f"{row['tier']}/{row['bucket']}/{row['shard']}" == name)
+            if indices:
+                lists[name] = SkipList(entry["samples"], entry["raw_data"]["bytes"], generation, np.array(indices, np.int64))
+    digest = skiplist.write_pack(root, lists)
+    skiplist.reasons_path(root, digest).mkdir()
+    table = pa.Table.from_pylist([{name: row[name] for name in skiplist.ROWS_SCHEMA.names} for row in rows], skiplist.ROWS_SCHEMA)
+    pq.write_table(table, skiplist.reasons_path(root, digest) / "part-0.parquet")
+    skiplist.publish(root, digest)
+    return digest

@@ -112,7 +112,7 @@ def test_no_job_imports_another_job() -> None:
         assert not others, f"{path.name} imports {sorted(others)}"
 
 
-@pytest.mark.parametrize("name", ["imagelake.loader", "imagelake.text"])
+@pytest.mark.parametrize("name", ["imagelake.loader", "imagelake.text", "imagelake.loaderconfig", "imagelake.prx"])
 def test_the_train_time_modules_reach_neither_spark_nor_lance(name: str) -> None:
     reached = {top(module) for module in reached_from(name, top_level_only=False)}
     assert reached.isdisjoint({"pyspark", "delta", "lance"}), f"it reaches {sorted(reached)}"
@@ -135,6 +135,11 @@ def test_the_import_walk_follows_our_modules() -> None:
     assert "pyspark" in {top(name) for name in reached_from("jobs.export", top_level_only=True)}
 
 
+@pytest.mark.parametrize("name", ["imagelake.lineage", "imagelake.releasediff"])
+def test_questions_about_a_release_need_no_spark(name: str) -> None:
+    assert "pyspark" not in {top(module) for module in reached_from(name, top_level_only=False)}
+
+
 @pytest.mark.parametrize("name", ["jobs.caption", "jobs.annotate", "jobs.index", "imagelake.cli"])
 def test_stages_outside_spark_start_without_it(name: str) -> None:
     reached = {top(module) for module in reached_from(name, top_level_only=True)}
@@ -146,6 +151,7 @@ def test_stages_outside_spark_start_without_it(name: str) -> None:
     [
         ("lance", {"imagelake/lance.py"}),
         ("httpcore", {"imagelake/fetch/addresses.py", "imagelake/fetch/client.py", "imagelake/fetch/model.py"}),
+        ("prx", {"imagelake/prx.py"}),
         ("vllm", set()),
         ("airflow", set()),
         ("transformers", {"imagelake/textmodel.py", "demo/textmodels.py"}),
@@ -220,6 +226,12 @@ train_time = test_the_train_time_modules_reach_neither_spark_nor_lance
         ("imagelake/loader.py", "def f():\n    import pyspark.sql", lambda: train_time("imagelake.loader"), "reaches"),
         ("imagelake/text.py", "def f():\n    import lance", lambda: train_time("imagelake.text"), "reaches"),
         ("imagelake/text.py", "import torch, transformers", test_captions_are_collated_without_transformers, "reaches"),
+        (
+            "imagelake/lineage.py",
+            "def f():\n    import pyspark.sql",
+            lambda: test_questions_about_a_release_need_no_spark("imagelake.lineage"),
+            "pyspark",
+        ),
         ("imagelake/cli.py", "if 1:\n    import pyspark", lambda: test_stages_outside_spark_start_without_it("imagelake.cli"), "pyspark"),
         ("jobs/a.py", "import lance", lambda: test_a_heavy_library_is_imported_in_one_place("lance", set()), "jobs/a.py"),
         ("demo/a.py", "from vllm import LLM", lambda: test_a_heavy_library_is_imported_in_one_place("vllm", set()), "demo/a.py"),

@@ -4,12 +4,13 @@ import json
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
 from imagelake import delta, deltalog
 from imagelake.errors import ImagelakeError
-from imagelake.tables import SOURCE_FILES
+from imagelake.tables import REJECTS, SOURCE_FILES
 from tests.lake_fixture import table_frame
 
 
@@ -58,3 +59,14 @@ def test_a_lost_commit_and_deletion_vectors_are_refused(spark: SparkSession, tmp
     (log(tmp_path) / f"{1:020d}.json").unlink()
     with pytest.raises(ImagelakeError, match=r"0001\.json is missing"):
         deltalog.read(tmp_path, SOURCE_FILES)
+
+
+def test_a_partition_is_known_from_the_path_where_its_file_lacks_it(spark: SparkSession, tmp_path: Path) -> None:
+    """Delta's writer puts the column into the file too, which its protocol does not ask for."""
+    rows = [{"image_id": name, "stage": stage, "reason": "r"} for name, stage in (("a", "filter"), ("b", "curate"))]
+    delta.append(table_frame(spark, REJECTS, rows), tmp_path, REJECTS, batch="r")
+    for path in deltalog.live_files(tmp_path / REJECTS.path):
+        pq.write_table(pq.read_table(path, partitioning=None).drop_columns(["stage"]), path)
+    assert {row["image_id"]: row["stage"] for row in deltalog.read(tmp_path, REJECTS).to_pylist()} == {"a": "filter", "b": "curate"}
+    (found,) = deltalog.lookup(tmp_path, REJECTS, "image_id", ["b"], ["stage", "reason"])
+    assert found == {"stage": "curate", "reason": "r"}

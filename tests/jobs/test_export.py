@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from imagelake import columns as C
-from imagelake import corpus, lance, mds
+from imagelake import corpus, lance, mds, releasediff
 from imagelake.config import Config, ExportConfig
 from imagelake.errors import GateError
+from imagelake.releasediff import Side
 from imagelake.tables import CURATED
 from jobs import export as job
 from tests.corpus_fixture import jpeg_bytes
@@ -246,8 +248,6 @@ def test_an_export_an_interruption_and_a_later_export(
 
     # A later export of new pictures adds shards of its own, and leaves those that are there.
     lake_root = tmp_path / "grown"
-    import shutil
-
     shutil.copytree(cfg.lake.root, lake_root)
     new = curated("f" * 32, jpeg_bytes(512, 512, 0), captions=[{"name": "unknown", "text": "a new name"}])
     append_curated(lake_root, [new], "two")
@@ -260,11 +260,40 @@ def test_an_export_an_interruption_and_a_later_export(
     }
     assert corpus.read_release(root).exports[0] == result.notes["export"]
     assert corpus.read_release(root).rows == 15
+    (former,) = (root / corpus.RELEASES).iterdir()
+    assert former.read_bytes() == after[corpus.RELEASE], "the release that was is kept"
 
     # Another set of columns can't join a released corpus.
     renamed = grown.model_copy(update={"caption": grown.caption.model_copy(update={"column": "caption_vlm"})})
     with pytest.raises(GateError, match="the released corpus has columns"):
         job.main(spark, renamed)
+
+
+def test_two_exports_tell_whose_captions_and_pictures_changed(spark: SparkSession, cfg: Config, tmp_path: Path) -> None:
+    """By what rows/ records of each sample: the digests are the same where the texts and the original are."""
+    job.main(spark, cfg)
+    lake, later = tmp_path / "later", tmp_path / "later-corpus"
+    shutil.copytree(cfg.lake.root, lake)
+    lance.set_columns(lake, CURATED, C.IMAGE_ID, annotations([IDS[3]], caption=["another"]))
+    lance.delete_ids(lake, CURATED, [IDS[4], IDS[5]])
+    append_curated(lake, [lake_rows()[4] | {C.SHA256: "f" * 64}], "two")
+    job.main(
+        spark,
+        cfg.model_copy(
+            update={
+                "lake": cfg.lake.model_copy(update={"root": str(lake)}),
+                "corpus": cfg.corpus.model_copy(update={"root": str(later)}),
+            }
+        ),
+    )
+    found = releasediff.compare(Side.of(Path(cfg.corpus.root)), Side.of(later)).changes
+    assert {kind: [entry["image_id"] for entry in change.first] for kind, change in found.items() if change.samples} == {
+        "removed": [IDS[5]],
+        "recaptioned": [IDS[3], IDS[4]],
+        "repictured": [IDS[4]],
+    }
+    # The row that was added anew has no annotation.
+    assert found["recaptioned"].why == {"caption": 2} and found["removed"].by_source == {"made": 1}
 
 
 def test_required_captions_are_required(spark: SparkSession, cfg: Config) -> None:

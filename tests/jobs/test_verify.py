@@ -412,3 +412,11 @@ def test_skip_lists_of_a_shard_that_is_another_now_are_named(root: Path) -> None
     shutil.copy(next((root / "skips").glob("*.parquet")), skiplist.reasons_path(root, digest))
     skiplist.publish(root, digest)
     assert kinds_of(root) == {"skips_shard"}
+
+
+def test_a_release_that_was_is_no_stray_file(tmp_path: Path) -> None:
+    whole = make_corpus(tmp_path)
+    corpus.write_release(tmp_path, whole.model_copy(update={"config_digest": "of another day"}))
+    assert list((tmp_path / corpus.RELEASES).iterdir())
+    report = check_corpus(tmp_path, workers=1)
+    assert report.ok and report.notes == []
