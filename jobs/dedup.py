@@ -16,10 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.dataset as ds
 from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 
-from imagelake import __version__, delta, hashindex, ledger, nearpairs, tables
+from imagelake import __version__, delta, deltalog, hashindex, ledger, nearpairs, tables
 from imagelake import columns as C
 from imagelake.config import Config, DedupConfig, digest_of
 from imagelake.errors import ConfigError
@@ -29,6 +30,7 @@ from imagelake.runner import run, unchanged
 from udfs.facts import image_facts
 
 KEEPER = "keeper"
+KINDS = ("sha256", "phash")
 # Whether the member's source was declared to be deduplicated.
 APART = "apart"
 FACTS = (C.IMAGE_ID, C.SOURCE, C.SHA256, C.BYTE_SIZE, C.WIDTH, C.HEIGHT, C.PHASH, C.PHASH_BLACK, C.PHASH_VERSION, C.IS_FLAT)
@@ -136,7 +138,7 @@ def losers(judged: DataFrame) -> DataFrame:
         C.IMAGE_ID,
         F.col(f"{KEEPER}.{C.IMAGE_ID}").alias(C.KEEPER_ID),
         group_id(f"{KEEPER}.").alias(C.GROUP_ID),
-        F.when(same_bytes, F.lit("sha256")).otherwise(F.lit("phash")).alias(C.KIND),
+        F.when(same_bytes, F.lit(KINDS[0])).otherwise(F.lit(KINDS[1])).alias(C.KIND),
         C.DISTANCE,
         _won_by().alias(C.WON_BY),
         F.lit(ledger.CURRENT_RUN.get()).alias(C.RUN_ID),
@@ -165,7 +167,7 @@ def touched(index: DataFrame, fresh: DataFrame) -> DataFrame:
     return index.join(fresh.select(C.PICTURE).distinct().hint("shuffle_hash"), on=C.PICTURE, how="left_semi").unionByName(fresh)
 
 
-def basis(spark: SparkSession, cfg: Config, read: Mapping[str, int]) -> str:
+def basis(cfg: Config, read: Mapping[str, int]) -> str:
     """Digest of what the standing of old samples rests on: settings, code, and their rejects. "" when it can't be told without looking.
 
     The filter judges each sample by itself, so its verdicts on old samples stand while its settings do; the rejects of later stages are
@@ -181,9 +183,9 @@ def basis(spark: SparkSession, cfg: Config, read: Mapping[str, int]) -> str:
         or written != read[tables.REJECTS.name]
     ):
         return ""
-    rejects = delta.read(spark, lake, tables.REJECTS, read[tables.REJECTS.name])
-    others = delta.content_digest(rejects.where(~F.col(C.STAGE).isin("ingest", "filter")).select(C.IMAGE_ID))
-    return digest_of([__version__, cfg.digest(("dedup",)), filtered["stage_digest"], *map(str, others)])
+    others = ~ds.field(C.STAGE).isin(["ingest", "filter"])
+    ids = deltalog.dataset(lake, tables.REJECTS).to_table([C.IMAGE_ID], filter=others)[C.IMAGE_ID].unique()
+    return digest_of([__version__, cfg.digest(("dedup",)), filtered["stage_digest"], sorted(ids.to_pylist())])
 
 
 def main(spark: SparkSession, cfg: Config) -> StageResult:
@@ -194,13 +196,13 @@ def main(spark: SparkSession, cfg: Config) -> StageResult:
     samples = delta.read(spark, lake, tables.SAMPLES, read[tables.SAMPLES.name])
     rejected = delta.read(spark, lake, tables.REJECTS, read[tables.REJECTS.name])
     counts = samples.where(F.col(C.DEFECT).isNull()).groupBy(C.INGEST_RUN, C.PHASH_VERSION).count().collect()
-    rests_on, index = basis(spark, cfg, read), hashindex.current(lake)
+    rests_on, index = basis(cfg, read), hashindex.current(lake)
     if index is not None and fits(index, rests_on, counts, lake) and not cfg.dedup.max_distance:
         index = extend(lake, index, samples, rejected, counts, perceptual=cfg.dedup.perceptual)
     else:
         index = rebuild(lake, rests_on, candidates(samples, rejected), counts, cfg.dedup)
-    found = delta.read(spark, lake, tables.DUPLICATES, index.duplicates_version)
-    kinds = {row[C.KIND]: row["count"] for row in found.groupBy(C.KIND).count().collect()}
+    losers = deltalog.dataset(lake, tables.DUPLICATES)
+    kinds = {kind: count for kind in KINDS if (count := losers.count_rows(filter=ds.field(C.KIND) == kind))}
     written = {tables.DUPLICATES.name: index.duplicates_version}
     return StageResult(index.rows, index.rows - sum(kinds.values()), kinds, read, written)
 
@@ -225,7 +227,7 @@ def rebuild(lake: Path, rests_on: str, found: DataFrame, counts: list[Row], cfg:
     version = delta.replace(duplicates(indexed, cfg.max_distance), lake, tables.DUPLICATES)
     batches = tuple(sorted({row[C.INGEST_RUN] for row in counts}))
     one_version = versions.pop() if len(versions) == 1 else None
-    index = Index(rests_on, one_version, buckets, (folder,), batches, indexed.count(), version)
+    index = Index(rests_on, one_version, buckets, (folder,), batches, hashindex.count_rows(lake, folder), version)
     hashindex.commit(lake, index)
     return index
 
@@ -242,7 +244,7 @@ def extend(lake: Path, index: Index, samples: DataFrame, rejected: DataFrame, co
             index,
             folders=(*index.folders, folder),
             batches=(*index.batches, *new),
-            rows=index.rows + added.count(),
+            rows=index.rows + hashindex.count_rows(lake, folder),
             duplicates_version=version,
         )
         hashindex.commit(lake, index)
